@@ -18,16 +18,16 @@ impl Crc32c {
         Self(crc_fast::crc32_iscsi(bytes))
     }
 
-    /// Checksum of the bytes seen so far followed by `bytes`.
+    /// Checksum of the bytes of `self` followed by `bytes`.
     #[must_use]
     pub fn append(self, bytes: &[u8]) -> Self {
-        // The state of the register is the checksum before its last inversion.
+        // The register state is the checksum before its final inversion.
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!self.0));
         digest.update(bytes);
         Self(low(digest.finalize()))
     }
 
-    /// Checksum of the bytes of `self` followed by `next_len` bytes whose checksum is `next`.
+    /// Checksum of the bytes of `self` followed by `next_len` bytes with checksum `next`.
     #[must_use]
     pub fn combine(self, next: Self, next_len: usize) -> Self {
         Self(multiply(x_power_of_bytes(next_len as u64), self.0) ^ next.0)
@@ -37,8 +37,8 @@ impl Crc32c {
 /// The polynomial, reflected: bit 31 is the coefficient of `x^0`.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// `x^(2^i)` modulo the polynomial; from `i = 31` on they repeat, because the
-/// polynomial is `x + 1` times a primitive one of degree 31.
+/// `x^(2^i)` modulo the polynomial. From `i = 31` on the values repeat, because the polynomial is
+/// `x + 1` times a primitive polynomial of degree 31.
 const X_POWERS: [u32; 32] = {
     let mut powers = [0; 32];
     powers[0] = 1 << 30;
@@ -50,7 +50,7 @@ const X_POWERS: [u32; 32] = {
     powers
 };
 
-/// The product of two polynomials modulo the polynomial. As `multmodp` of zlib's `crc32.c`.
+/// The product of two polynomials modulo the polynomial, as `multmodp` in zlib's `crc32.c`.
 const fn multiply(a: u32, b: u32) -> u32 {
     let (mut a, mut b, mut product) = (a, b, 0);
     while a != 0 {
@@ -62,8 +62,8 @@ const fn multiply(a: u32, b: u32) -> u32 {
     product
 }
 
-/// `x^(8 bytes)` modulo the polynomial: what a checksum is multiplied with when so many bytes
-/// follow. About 0.1 µs for a power of two; the libraries at hand square matrices for 30 µs.
+/// `x^(8 bytes)` modulo the polynomial: the factor of a checksum when `bytes` more bytes follow.
+/// Takes about 0.1 µs for a power of two; the available libraries square matrices for 30 µs.
 const fn x_power_of_bytes(bytes: u64) -> u32 {
     let (mut bytes, mut power, mut i) = (bytes, 1 << 31, 3);
     while bytes != 0 {
@@ -76,7 +76,7 @@ const fn x_power_of_bytes(bytes: u64) -> u32 {
     power
 }
 
-/// The library speaks of all checksums as 64 bits.
+/// The library returns all checksums as 64 bits.
 #[expect(clippy::cast_possible_truncation, reason = "a CRC of 32 bits has no higher ones")]
 const fn low(crc: u64) -> u32 {
     crc as u32
@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn every_length_and_split_agrees_with_the_definition() {
-        // Bit by bit, reflected polynomial 0x82f63b78: guards each vector path of the library.
+        // Bitwise reference with the reflected polynomial 0x82f63b78: guards each vector path of
+        // the library.
         let slow = |bytes: &[u8]| {
             !bytes.iter().fold(!0u32, |crc, byte| {
                 (0..8).fold(crc ^ u32::from(*byte), |c, _| (c >> 1) ^ (0x82f6_3b78 * (c & 1)))

@@ -1,7 +1,8 @@
-//! Words of a cluster: nodes, disks, targets, chains, and routing under one version.
+//! Types of a cluster: nodes, disks, targets, chains, and routing under one version.
 //!
-//! Shapes only. Which chain a target joins and how states change is decided in the pure crates
-//! `cluster` and `chain`; the encodings stored and sent are beside these types in [`crate::wire`].
+//! This module has data types only. The pure crates `cluster` and `chain` decide which chain a
+//! target joins and how states change. The stored and sent encodings of these types are in
+//! [`crate::wire`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub use routing::{
     NodeInfo, Routing, RoutingDiff, RoutingUpdate, SlotChange, SlotPlace, UpdateError,
 };
 
-/// One running `millpond server`, for its whole life: made once, kept on its disks. Never an address.
+/// One running `millpond server`: drawn once, stored on its disks, kept for its whole life. Never
+/// an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub Uuid128);
 
@@ -39,7 +41,7 @@ pub struct NodeId(pub Uuid128);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DiskId(pub Uuid128);
 
-/// One replica slot on one disk. Numbered by the manager, never reused.
+/// One replica slot on one disk. The manager numbers it and never reuses the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TargetId(pub u32);
 
@@ -48,30 +50,31 @@ pub struct TargetId(pub u32);
 pub struct ChainId(pub u32);
 
 impl ChainId {
-    /// No chain: what a slot has before the cluster has chains. Chains count from 1.
+    /// No chain: the chain of a slot before the cluster has chains. Chains count from 1.
     pub const NONE: Self = Self(0);
-    /// Bits of the number that count chains of one table; those above are the table.
+    /// Low bits of the id, which number the chains of one table; the bits above them are the table.
     const NUMBER_BITS: u32 = 17;
 
-    /// A chain of a table: 0 is the cluster's own, any other has chains of so many replicas (RFC 0022).
+    /// The id of a chain of `table`: 0 is the cluster's default table, any other number is the
+    /// replica count of the table's chains (RFC 0022).
     #[must_use]
     pub const fn of(table: u8, number: u32) -> Self {
         Self((table as u32) << Self::NUMBER_BITS | number)
     }
 
-    /// The table that it is of.
+    /// The table of the chain.
     #[must_use]
     pub fn table(self) -> u8 {
         u8::try_from(self.0 >> Self::NUMBER_BITS).unwrap_or(u8::MAX)
     }
 
-    /// Which one of its table, from 1 on.
+    /// The chain's number in its table, from 1.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0 & ((1 << Self::NUMBER_BITS) - 1)
     }
 
-    /// All ids that a chain of a table can have.
+    /// All ids that chains of `table` can have.
     #[must_use]
     pub fn all_of(table: u8) -> std::ops::RangeInclusive<Self> {
         Self::of(table, 0)..=Self::of(table, (1 << Self::NUMBER_BITS) - 1)
@@ -92,48 +95,48 @@ impl fmt::Display for DiskId {
     }
 }
 
-/// Grows by one with every change of a chain: members, order or a state.
+/// Version of a chain: grows by one with every change of its members, order or states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChainVersion(pub u32);
 
-/// Grows with every change of nodes, chains or slots.
+/// Version of the routing: grows with every change of nodes, chains or slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoutingVersion(pub u64);
 
-/// Version of one chunk: grows by one with every write, the same number on every replica.
-/// 0 is the chunk that was never written.
+/// Version of one chunk: grows by one with every write, the same number on every replica. Version 0
+/// means that the chunk was never written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkVersion(pub u64);
 
-/// What the manager says of a target.
+/// State of a target as the manager decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum TargetState {
     /// Has all data; answers reads and takes part in writes.
     Serving = 1,
-    /// Was the last one serving when it went away: only it may bring the chain back.
+    /// Was the last serving target when it went away: only it may bring the chain back.
     LastServing = 2,
-    /// Takes part in writes while it is brought up to date by the last serving target.
+    /// Takes part in writes while the last serving target brings it up to date.
     Syncing = 3,
-    /// Is there, and waits for its turn to sync.
+    /// Is online and waits for its turn to sync.
     Waiting = 4,
     /// Its node or disk is gone.
     Offline = 5,
 }
 
-/// What a node says of its own target.
+/// State of a target as its own node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LocalState {
     /// Holds everything the chain committed.
     UpToDate = 1,
-    /// Works, and may lack data.
+    /// Works, but may lack data.
     Online = 2,
-    /// Does not work; also what the manager assumes when a node's lease has run out.
+    /// Does not work. The manager also assumes this state when the node's lease has run out.
     Offline = 3,
 }
 
-/// A number on the wire or on disk that names no state.
+/// A number on the wire or on disk that is no valid state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no target state")]
 pub struct UnknownState(pub u8);
@@ -172,14 +175,14 @@ pub struct ChainTarget {
     pub disk: DiskId,
     /// The node that has the disk.
     pub node: NodeId,
-    /// What the manager says of it.
+    /// Its state as the manager decides it.
     pub state: TargetState,
 }
 
 /// A chain: serving targets first (head to tail), then the syncing one, then the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Its number.
+    /// Its id.
     pub id: ChainId,
     /// Its version.
     pub version: ChainVersion,
@@ -194,7 +197,7 @@ impl Chain {
         self.targets.iter().filter(|member| member.state == TargetState::Serving)
     }
 
-    /// The targets that a write passes, in order: the serving ones, then the syncing one.
+    /// The targets that a write passes through, in order: the serving ones, then the syncing one.
     #[must_use]
     pub fn writing(&self) -> impl DoubleEndedIterator<Item = &ChainTarget> {
         let states = [TargetState::Serving, TargetState::Syncing];
@@ -206,7 +209,7 @@ impl Chain {
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlotMap(Box<[Arc<MapPage>]>);
 
-/// Slots of a page: a map that was changed a little has most pages in common with the one before.
+/// Slots of one page. A slightly changed map shares most pages with the map it was cloned from.
 const PAGE: usize = 1024;
 
 const _: () = assert!(SLOTS.is_multiple_of(PAGE));
@@ -217,7 +220,7 @@ impl SlotMap {
     /// A map that gives every slot to one chain.
     #[must_use]
     pub fn all(chain: ChainId) -> Self {
-        // One page for all: a page is copied once it is changed.
+        // All pages share one array; the first change of a page copies it.
         let page = Arc::new([chain; PAGE]);
         Self(std::iter::repeat_n(page, SLOTS / PAGE).collect())
     }
@@ -229,7 +232,7 @@ impl SlotMap {
         self.0[slot / PAGE][slot % PAGE]
     }
 
-    /// Gives a slot to a chain.
+    /// Assigns a slot to a chain.
     pub fn set(&mut self, slot: SlotId, chain: ChainId) {
         let slot = usize::from(slot.0);
         Arc::make_mut(&mut self.0[slot / PAGE])[slot % PAGE] = chain;
@@ -240,14 +243,14 @@ impl SlotMap {
         (0..=u16::MAX).map(|slot| (SlotId(slot), self.get(SlotId(slot))))
     }
 
-    /// Whether some slot is the chain's.
+    /// Whether any slot belongs to the chain.
     #[must_use]
     pub fn has(&self, chain: ChainId) -> bool {
         self.0.iter().any(|page| page.contains(&chain))
     }
 
-    /// Slots with another chain than in `before`, in order. A map that was made from a clone of that
-    /// one is compared with it where it was changed only.
+    /// Slots with another chain than in `before`, in order. If this map was made from a clone of
+    /// `before`, only the changed pages are compared.
     pub fn unlike<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = SlotId> + 'a {
         let pages = self.0.iter().zip(&before.0).enumerate();
         let differ = pages.filter(|(_, (now, was))| !Arc::ptr_eq(now, was));
@@ -316,7 +319,7 @@ mod tests {
         let differ = [3, 70, 1023, 1024, u16::MAX].map(SlotId);
         assert_eq!(after.unlike(&before).collect::<Vec<_>>(), differ);
         assert_eq!(before.unlike(&after).collect::<Vec<_>>(), differ);
-        // One that was not made from the other.
+        // A map that was not cloned from the other one.
         let mut other = SlotMap::all(ChainId(1));
         other.set(SlotId(70), ChainId(9));
         assert_eq!((other.unlike(&before).count(), after.unlike(&other).count()), (0, 5));

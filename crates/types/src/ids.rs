@@ -1,11 +1,11 @@
-//! Names of things: chunks, groups, slots, keys, nodes and disks.
+//! Names of chunks, groups, slots, keys, nodes and disks.
 
 use std::fmt;
 
 use crate::limits::KEY_BYTES_MAX;
 
-/// 128-bit name of a chunk: a hash of what it holds, keyed by the cluster's secret
-/// ([`crate::placement::ChunkIds`]). Servers make ids; no client ever names a chunk by its id.
+/// 128-bit name of a chunk: a hash of the name of its content, keyed by the cluster's secret
+/// ([`crate::placement::ChunkIds`]). Servers make ids; no client names a chunk by its id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub u128);
 
@@ -19,7 +19,7 @@ impl ChunkId {
         self.0.to_le_bytes()
     }
 
-    /// Reads an id from 16 little-endian bytes.
+    /// Decodes an id from 16 little-endian bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_le_bytes(bytes))
@@ -38,21 +38,22 @@ impl fmt::Display for ChunkId {
     }
 }
 
-/// A set of chunks that share an owner inside one engine: a KV namespace has one group.
-/// Group 0 belongs to the server itself.
+/// A set of chunks with one owner inside one engine: a KV namespace has one group. Group 0 belongs
+/// to the server itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub u32);
 
 impl GroupId {
     /// The server's own chunks (the namespace table).
     pub const SYSTEM: Self = Self(0);
-    /// The bytes of files. No namespace gets this number: ids count up from 1, and one decoded with
-    /// it is refused.
+    /// The bytes of files. No namespace gets this number: ids count up from 1, and decoders reject
+    /// it.
     pub const FILES: Self = Self(u32::MAX);
 }
 
-/// The bytes of one file. An inode keeps its number and may change this: when it is cut to nothing
-/// or becomes a copy of another, its bytes go on under a new one and the old ones are removed later.
+/// The bytes of one file. An inode keeps its number and may change this: when it is truncated to
+/// zero or becomes a copy of another file, its bytes get a new data id and the old ones are removed
+/// later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DataId(pub u64);
 
@@ -62,18 +63,18 @@ impl fmt::Display for DataId {
     }
 }
 
-/// One chunk of a file's bytes. On which chain it lies, the file's layout says.
+/// One chunk of a file's bytes. The file's layout gives its chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileChunk {
     /// The file's bytes.
     pub data: DataId,
-    /// Which chunk of them, from 0.
+    /// The chunk's index, from 0.
     pub index: u32,
 }
 
 impl FileChunk {
-    /// The index of no chunk of bytes: files end far before. The chunk there is the data id's seal on
-    /// a chain: once it is there, no other chunk of the data id on that chain changes.
+    /// The index of the seal of a data id on a chain; files end far before it. Once the chunk at
+    /// this index exists, no other chunk of the data id changes on that chain.
     pub const SEAL: u32 = u32::MAX;
 
     /// The seal of this chunk's data id.
@@ -99,7 +100,7 @@ impl fmt::Display for FileChunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub u16);
 
-/// 128-bit identity of a node, disk or cluster, made once and stored on the disk.
+/// 128-bit identity of a node, disk or cluster, drawn once and stored on the disk.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid128(pub [u8; 16]);
 
@@ -116,7 +117,8 @@ impl Uuid128 {
     }
 }
 
-/// What the ids of a cluster's chunks are keyed by: 128 random bits, drawn when the cluster is founded.
+/// The secret that keys the ids of a cluster's chunks: 128 random bits, drawn when the cluster is
+/// founded.
 ///
 /// Managers and nodes know it; clients never do. It is not printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,7 +130,7 @@ impl fmt::Debug for ClusterSecret {
     }
 }
 
-/// A text is no identity; the message shows the form.
+/// A text that is no identity; the message shows the form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no identity: it is 32 hex digits, as in 6f1c2a9e-0d4b-4c7e-9a51-3b8f20c4d7aa")]
 pub struct UuidError(pub String);
@@ -136,7 +138,7 @@ pub struct UuidError(pub String);
 impl std::str::FromStr for Uuid128 {
     type Err = UuidError;
 
-    /// Reads 32 hex digits, with or without dashes.
+    /// Parses 32 hex digits, with or without dashes.
     fn from_str(text: &str) -> Result<Self, UuidError> {
         let digits: String = text.chars().filter(|c| *c != '-').collect();
         let is_hex = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -163,7 +165,7 @@ impl fmt::Debug for Uuid128 {
     }
 }
 
-/// A key is unusable; the message names the bound.
+/// A key that cannot be used; the message names the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// No bytes at all.

@@ -1,13 +1,13 @@
 //! Ids, units, limits and encodings that every other crate of Millpond shares.
 //!
-//! This crate does no I/O and needs no other crate of ours. Reading order:
-//! [`ids`] (what things are called), [`units`] (time, sizes), [`limits`] (every bound and
-//! its reason), [`checksum`] (CRC-32C), [`placement`] (key → chunk id, slot; chunk of a file → chunk id),
-//! [`cluster`] (nodes, targets, chains), [`namespace`] (options of a KV keyspace), [`metrics`]
-//! (atomic counters and histograms) and [`wire`] (the protocol between client and server).
+//! This crate does no I/O and needs no other crate of the project. Reading order: [`ids`] (names of
+//! things), [`units`] (time, sizes), [`limits`] (every bound and its reason), [`checksum`]
+//! (CRC-32C), [`placement`] (key → chunk id, slot; chunk of a file → chunk id), [`cluster`] (nodes,
+//! targets, chains), [`namespace`] (options of a KV keyspace), [`metrics`] (atomic counters and
+//! histograms) and [`wire`] (the protocol between client and server).
 //!
-//! Invariants: every encoding is explicit little endian and has one description, beside
-//! its code; every decoder takes untrusted bytes and returns an error instead of panicking.
+//! Invariants: every encoding is explicit little endian and is described once, beside its code;
+//! every decoder takes untrusted bytes and returns an error instead of panicking.
 //!
 //! Absent on purpose: clocks, sockets, files, randomness. They live in `millpond-env`.
 

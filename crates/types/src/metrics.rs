@@ -29,7 +29,7 @@ impl Counter {
     }
 }
 
-/// A number that goes up and down and never below zero.
+/// A number that goes up and down, never below zero.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -55,8 +55,8 @@ impl Gauge {
     }
 }
 
-/// Two buckets per doubling from 1 µs to about 67 s, then one for the rest. Bucket 1 repeats
-/// the bound of bucket 0 and stays empty: between 1 and 2 µs lies no whole number.
+/// Two buckets per doubling from 1 µs to about 67 s, then one for the rest. Bucket 1 repeats the
+/// bound of bucket 0 and stays empty, because no whole number is between 1 and 2 µs.
 pub const BUCKETS: usize = 53;
 
 /// A latency histogram with log-linear buckets in microseconds.
@@ -135,7 +135,7 @@ impl Default for HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// Adds what another histogram has observed.
+    /// Adds the observations of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;

@@ -17,11 +17,12 @@ pub enum Ack {
     Disk = 1,
 }
 
-/// Eviction class: low goes first.
+/// When the value is in the buffer pool; the disk is written later, in large batches. A crash may
+/// lose the value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Priority {
-    /// Evicted before the others.
+    /// After the log flush: the value survives power loss.
     Low = 0,
     /// The default.
     #[default]
@@ -42,8 +43,8 @@ impl TryFrom<u8> for Priority {
     }
 }
 
-/// SHA-256-sized digest of everything that makes stored blocks meaningful: model, dtype,
-/// shapes, block size, parallel layout, tokenizer, adapter. All zero means "not checked".
+/// SHA-256-sized digest of everything that gives stored blocks a meaning: model, dtype, shapes,
+/// block size, parallel layout, tokenizer, adapter. All zero means "not checked".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayoutDigest(pub [u8; 32]);
 
@@ -55,7 +56,7 @@ impl LayoutDigest {
     }
 }
 
-/// What a namespace is created with.
+/// Options for the creation of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceOptions {
     /// Must match the digest of every client that opens the namespace.
@@ -135,7 +136,7 @@ impl NamespaceOptions {
 /// A namespace as the server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceInfo {
-    /// Number that requests carry and that groups the chunks in the engine.
+    /// Number in requests; in the engine it is the group of the chunks.
     pub id: GroupId,
     /// Name, unique on the cluster.
     pub name: String,
@@ -151,7 +152,7 @@ impl NamespaceInfo {
         self.options.encode(w);
     }
 
-    /// Reads a namespace.
+    /// Decodes a namespace.
     ///
     /// # Errors
     /// [`WireError`] when the bytes are no namespace.
@@ -168,7 +169,7 @@ impl NamespaceInfo {
     }
 }
 
-/// Whether `name` may name a namespace: 1 to 100 of letters, digits and `._-/:@`.
+/// Whether `name` is a valid namespace name: 1 to 100 letters, digits and `._-/:@`.
 #[must_use]
 pub fn name_is_valid(name: &str) -> bool {
     !name.is_empty()

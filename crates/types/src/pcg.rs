@@ -1,11 +1,12 @@
-//! The pseudo-random generator of the whole system: the same seed gives the same numbers on every build.
+//! The pseudo-random generator of the whole system: the same seed gives the same numbers in every
+//! build.
 
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
 
 /// PCG XSL RR 128/64 (M. E. O'Neill, "PCG: A Family of Simple Fast Space-Efficient Statistically
-/// Good Algorithms for Random Number Generation", 2014), written down in `docs/placement.md`.
+/// Good Algorithms for Random Number Generation", 2014), described in `docs/placement.md`.
 ///
-/// Not for secrets. Placement stores what it makes of these numbers: a change here is a change of format.
+/// Not for secrets. Stored placements depend on these numbers: a change here is a change of format.
 #[derive(Clone, Debug)]
 pub struct Pcg {
     state: u128,

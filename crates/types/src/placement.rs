@@ -1,5 +1,5 @@
-//! From key to chunk id and slot, and from a chunk of a file to its id. The same on every build: golden
-//! values below.
+//! Mapping from a key to its chunk id and slot, and from a chunk of a file to its id. It is the
+//! same in every build: the tests below have golden values.
 
 use std::hash::Hasher as _;
 
@@ -9,20 +9,21 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 use crate::ids::{BlockKey, ChunkId, ClusterSecret, FileChunk, GroupId, SlotId};
 use crate::limits::KEY_BYTES_MAX;
 
-/// The bit of a chunk id that tells its space: set for chunks of files, clear for KV blocks. It is the
-/// lowest one, so that ids in order stay spread over their whole range: a slot's move is measured by it.
+/// The bit of a chunk id that selects its space: set for chunks of files, clear for KV blocks. It
+/// is the lowest bit, so that sorted ids stay spread over their whole range: the progress of a
+/// slot's move is measured by the id.
 const FILE_SPACE: u128 = 1;
 
 /// Makes the ids of a cluster's chunks (RFC 0028).
 ///
-/// An id is SipHash-2-4-128 (Aumasson and Bernstein, 2012) of what the chunk holds under the cluster's
-/// secret, with the lowest bit set for a chunk of a file and clear for a KV block. Two names that share
-/// an id can neither be computed without the secret nor exist across the two spaces. The number of a
-/// namespace is never used twice, so a namespace that is made again has other ids.
+/// An id is SipHash-2-4-128 (Aumasson and Bernstein, 2012) of the chunk's name under the cluster's
+/// secret, with the lowest bit set for a chunk of a file and clear for a KV block. Two names with
+/// the same id cannot be computed without the secret, and cannot exist across the two spaces. The
+/// number of a namespace is never used twice, so a namespace that is created again has other ids.
 ///
-/// A cluster that was founded before protocol 12 has no secret: its ids stay XXH3-128 of the same
-/// bytes in one space. There, as everywhere, a chunk's stored owner is compared before the chunk
-/// is answered, changed or removed.
+/// A cluster founded before protocol 12 has no secret: its ids stay XXH3-128 of the same bytes in
+/// one space. There, as everywhere, a chunk's stored owner is compared before the chunk is
+/// answered, changed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkIds {
     secret: Option<ClusterSecret>,
@@ -38,11 +39,12 @@ impl ChunkIds {
         Self { secret }
     }
 
-    /// The chunk that holds the block `key` of namespace `group`: the hash of the namespace (u32,
-    /// little endian) and the key.
+    /// The chunk of the block `key` of namespace `group`: the hash of the namespace (u32, little
+    /// endian) and the key.
     ///
-    /// The namespace is no seed: XXH3 adds the seed to a constant that the key is combined with by
-    /// exclusive or, so for short keys two namespaces and two keys that differ alike give one hash.
+    /// The namespace is not the seed. XXH3 adds the seed to a constant and combines the sum with
+    /// the key by exclusive or. So for short keys, two namespaces and two keys with the same
+    /// difference give one hash.
     #[must_use]
     pub fn block(&self, group: GroupId, key: &BlockKey) -> ChunkId {
         let key = key.as_bytes();
@@ -125,8 +127,8 @@ mod tests {
 
     #[test]
     fn chunks_of_files_that_resemble_each_other_do_not_collide() {
-        // Data ids count up, some from far away; so do indexes. Halves of a hash are used by
-        // themselves too (shards, queues), and must not repeat more than chance has it.
+        // Data ids count up, some from distant starts; indexes count up too. Halves of a hash are
+        // also used alone (shards, queues), and must not collide more often than by chance.
         let starts = [0u64, 1 << 32, 1 << 48, u64::MAX - 999];
         let data = starts.iter().flat_map(|start| (0..1000).map(move |n| start + n));
         let chunks = data.flat_map(|data| {
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn namespaces_and_keys_that_resemble_each_other_do_not_collide() {
-        // These two did, while the namespace was the seed.
+        // These two collided while the namespace was the seed.
         let key = |n: u32| BlockKey::new(n.to_string().as_bytes()).unwrap();
         let ids = ChunkIds::UNKEYED;
         assert_ne!(ids.block(GroupId(1), &key(27_650)), ids.block(GroupId(2), &key(17_650)));

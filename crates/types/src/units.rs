@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// The far future: never reached.
+    /// The end of time: never reached.
     pub const MAX: Self = Self(u64::MAX);
 
     /// The tick `after` from here, saturating.
@@ -18,7 +18,7 @@ impl Tick {
         Self(self.0.saturating_add(u64::try_from(after.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Time from `earlier` to here; zero when `earlier` is later.
+    /// Time from `earlier` to this tick; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
@@ -44,8 +44,8 @@ pub struct Utc {
 }
 
 impl Utc {
-    /// The date of seconds since 1970. Days to date: H. Hinnant, "chrono-compatible low-level date
-    /// algorithms", `civil_from_days`.
+    /// The date of a number of seconds since 1970. Days to date: H. Hinnant, "chrono-compatible
+    /// low-level date algorithms", `civil_from_days`.
     #[must_use]
     pub const fn of_unix_seconds(seconds: u64) -> Self {
         let (days, time) = (seconds / 86_400, seconds % 86_400);
@@ -101,7 +101,7 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("t", 1 << 40),
 ];
 
-/// A text is no size or no duration; the message shows the accepted forms.
+/// A text that is no size or duration; the message shows the accepted forms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// Not a byte size.
@@ -165,7 +165,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// Reads a duration such as `200us`, `50ms`, `2s`, `10m` or `24h`.
+/// Parses a duration such as `200us`, `50ms`, `2s`, `10m` or `24h`.
 ///
 /// # Errors
 /// [`UnitError::Duration`] showing the accepted forms.

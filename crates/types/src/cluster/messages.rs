@@ -1,4 +1,4 @@
-//! What nodes and the manager say to each other.
+//! Messages between nodes and the manager.
 
 use super::{
     ChainId, ChainVersion, ConfigRecord, ConfigVersion, DiskId, Incarnation, LocalState, NodeId,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::ids::{ClusterSecret, GroupId, SlotId, Uuid128};
 
-/// A disk as its node offers it.
+/// A disk that its node offers to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskOffer {
     /// Its identity, from its superblock.
@@ -15,24 +15,24 @@ pub struct DiskOffer {
     pub capacity_bytes: u64,
 }
 
-/// "Here I am": sent when a server starts, and again whenever what it says has changed.
+/// Registration of a process: sent when a server starts, and again whenever a field has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Register {
     /// The node's identity, from its disks.
     pub node: NodeId,
-    /// This start of its process.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
     /// The cluster its disks belong to; nil for new ones.
     pub cluster: Uuid128,
-    /// `host:port` of every address it listens on.
+    /// `host:port` of every address that the node listens on.
     pub addresses: Vec<String>,
     /// Its host's name, for messages.
     pub host: String,
-    /// Its failure domain; empty for one of its own.
+    /// Its failure domain; empty if the node is a domain by itself.
     pub domain: String,
     /// The version of the program.
     pub build: String,
-    /// The protocol version it speaks.
+    /// The protocol version of the node.
     pub protocol: u8,
     /// Whether it has the meta role.
     pub meta: bool,
@@ -40,13 +40,13 @@ pub struct Register {
     pub disks: Vec<DiskOffer>,
 }
 
-/// Why a node is not let in. The text names what to do.
+/// Why the manager rejects a node. The text says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The manager does not know this process: register first.
+    /// The manager does not know this process: it must register first.
     #[error("this process has not registered with the manager: register again")]
     Unregistered,
-    /// Another process with this identity lives.
+    /// Another live process has this identity.
     #[error(
         "node {node} already runs on host '{host}' at {addresses}: two processes may not share one \
          identity; stop one of them, or give this one its own data folder"
@@ -54,9 +54,9 @@ pub enum Refusal {
     Running {
         /// The identity.
         node: NodeId,
-        /// Where the other process runs.
+        /// Host of the other process.
         host: String,
-        /// At which addresses.
+        /// Addresses of the other process.
         addresses: String,
     },
     /// A newer process with this identity has taken over.
@@ -64,17 +64,17 @@ pub enum Refusal {
     Superseded {
         /// The identity.
         node: NodeId,
-        /// Where the newer process runs.
+        /// Host of the newer process.
         host: String,
     },
-    /// Another node that lives has this disk.
+    /// Another live node has this disk.
     #[error("disk {disk} is in use by node {node} on host '{host}': a disk has one node")]
     DiskElsewhere {
         /// The disk.
         disk: DiskId,
-        /// Who has it.
+        /// The node that has it.
         node: NodeId,
-        /// Where that runs.
+        /// Host of that node.
         host: String,
     },
     /// The disks belong to another cluster.
@@ -85,15 +85,15 @@ pub enum Refusal {
         /// The node's cluster.
         theirs: Uuid128,
     },
-    /// The protocol version is not one that this cluster speaks.
+    /// This cluster does not support the protocol version.
     #[error("protocol version {theirs} is not spoken here ({ours}): upgrade the older side")]
     Protocol {
-        /// What the manager speaks.
+        /// Version of the manager.
         ours: u8,
-        /// What the node speaks.
+        /// Version of the node.
         theirs: u8,
     },
-    /// Something in the message is out of bounds.
+    /// The named field of the message is out of bounds.
     #[error("'{0}' is not acceptable: see the limits in the documentation")]
     Field(String),
 }
@@ -101,48 +101,48 @@ pub enum Refusal {
 /// The answer to [`Register`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegisterAnswer {
-    /// Known from now on; heartbeats may begin.
+    /// The node is registered; heartbeats may begin.
     Accepted {
-        /// The cluster, to be kept on the disks.
+        /// The cluster's identity, for the node to store on its disks.
         cluster: Uuid128,
         /// The newest routing.
         routing: RoutingVersion,
-        /// What the ids of chunks are keyed by, if the cluster has a secret.
+        /// The secret that keys the ids of chunks, if the cluster has one.
         secret: Option<ClusterSecret>,
     },
-    /// Not let in.
+    /// The manager rejects the node.
     Refused(Refusal),
-    /// Not decided yet (the process before this one is being probed): ask again.
+    /// No decision yet, because the manager still probes the previous process: ask again.
     Retry {
-        /// After so many milliseconds.
+        /// Pause before the next attempt, in milliseconds.
         after_ms: u32,
     },
-    /// Somebody else is primary, at these addresses if they are known.
+    /// Another manager is primary, at these addresses if they are known.
     NotPrimary(Vec<String>),
 }
 
-/// How a target is.
+/// State of a target.
 ///
-/// OFFLINE is a promise: the target has stopped serving before this is said, and serves again only
-/// after a lease was granted on a heartbeat that says otherwise. The manager may act on the first
-/// word while the second is on its way.
+/// OFFLINE is a promise: the target stopped serving before the node reported it, and serves again
+/// only after the manager grants a lease on a heartbeat with another state. So the manager may act
+/// on an OFFLINE report even while a newer report is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetReport {
     /// The target.
     pub target: TargetId,
     /// Its chain.
     pub chain: ChainId,
-    /// The version of the chain that the node goes by; a state is said of this version only.
+    /// The chain version of which the node reports; the state holds for this version only.
     pub at: ChainVersion,
     /// Its state.
     pub local: LocalState,
     /// Bytes it holds.
     pub used_bytes: u64,
-    /// While it syncs: bytes still to come, as far as known.
+    /// While it syncs: bytes still to be copied, as far as known.
     pub behind_bytes: u64,
 }
 
-/// How a disk is.
+/// State of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskReport {
     /// The disk.
@@ -151,22 +151,22 @@ pub struct DiskReport {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// False when it refuses or fails I/O; then its targets have stopped, as with OFFLINE.
+    /// False when the disk rejects or fails I/O. Its targets have then stopped, as with OFFLINE.
     pub healthy: bool,
 }
 
-/// A slot whose chunks have all arrived on its new chain.
+/// A moved slot: all its chunks have arrived on its new chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotDone {
     /// The slot.
     pub slot: SlotId,
-    /// Where it came from.
+    /// The chain that it left.
     pub from: ChainId,
-    /// Where it is now.
+    /// The chain that has it now.
     pub to: ChainId,
 }
 
-/// How far a slot that leaves a chain is, by the head of that chain.
+/// Progress of a slot that leaves a chain, as reported by the head of that chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotProgress {
     /// The slot.
@@ -175,35 +175,35 @@ pub struct SlotProgress {
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// About how much of the slot is through, in thousandths.
+    /// Estimate of the finished part of the slot, in thousandths.
     pub through: u16,
 }
 
-/// What a node does, and did, to move slots from chains that it heads.
+/// Past and present work of a node to move slots away from chains that it heads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotsMoved {
     /// Chunks copied to other chains since its process started.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Copies and removals that failed, and are tried again.
+    /// Copies and removals that failed; the node tries them again.
     pub failures: u64,
-    /// Slots on their way, in order.
+    /// Slots that move now, in order.
     pub moving: Vec<SlotProgress>,
 }
 
-/// What a node's heads hold of a namespace that has a quota.
+/// Usage of a namespace with a quota on the chains that one node heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaReport {
     /// The namespace.
     pub namespace: GroupId,
     /// Bytes that the namespace may hold in the whole cluster, each value counted once.
     pub quota_bytes: u64,
-    /// Whether it evicts its own blocks to stay within.
+    /// Whether the namespace evicts its own blocks to stay within the quota.
     pub evicts: bool,
     /// Bytes of its values on the chains that this node heads.
     pub used_bytes: u64,
-    /// The limit that the node goes by.
+    /// The limit that the node enforces now.
     pub limit_bytes: u64,
 }
 
@@ -216,67 +216,67 @@ pub struct QuotaLimit {
     pub limit_bytes: u64,
 }
 
-/// "I live, and this is how I am": every 500 ms, and at once when something changed.
+/// Report of a live node: sent every 500 ms, and at once when something changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Who.
+    /// The node.
     pub node: NodeId,
-    /// Which process.
+    /// Its process.
     pub incarnation: Incarnation,
-    /// Grows with every heartbeat of this process; one that comes late is dropped. The node counts
-    /// its lease from when it sent the heartbeat that was answered.
+    /// Grows with every heartbeat of this process; the manager drops one that arrives late. The
+    /// node counts its lease from the time it sent the answered heartbeat.
     pub number: u64,
-    /// The routing it runs.
+    /// The routing version in use.
     pub routing: RoutingVersion,
-    /// The configuration it runs.
+    /// The configuration version in use.
     pub config: ConfigVersion,
-    /// It is stopping: all its targets have stopped serving.
+    /// The node is stopping: all its targets have stopped serving.
     pub stopping: bool,
     /// All its targets.
     pub targets: Vec<TargetReport>,
     /// All its disks.
     pub disks: Vec<DiskReport>,
-    /// Slots that finished moving, said until the routing shows it.
+    /// Slots that finished moving, repeated until the routing shows it.
     pub slots_done: Vec<SlotDone>,
-    /// How far other slots are.
+    /// Progress of the slots that still move.
     pub slots_moved: SlotsMoved,
-    /// Requests it has queued, as a measure of load.
+    /// Queued requests, as a measure of load.
     pub queue_depth: u32,
-    /// All namespaces that have a quota, from a node with disks.
+    /// All namespaces with a quota, from a node with disks.
     pub quotas: Vec<QuotaReport>,
 }
 
 /// The answer to [`Heartbeat`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeartbeatAnswer {
-    /// The lease goes on.
+    /// The manager renews the lease.
     Granted(Grant),
     /// This process must not serve.
     Refused {
-        /// The heartbeat answered.
+        /// The answered heartbeat.
         number: u64,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// Somebody else is primary, at these addresses if they are known.
+    /// Another manager is primary, at these addresses if they are known.
     NotPrimary(Vec<String>),
 }
 
-/// A node lease and what the node should know.
+/// A node lease, and news for the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The heartbeat answered.
+    /// The answered heartbeat.
     pub number: u64,
-    /// Milliseconds for which the node may serve, from when it sent that heartbeat, by its own
-    /// clock; it takes its own margin off.
+    /// Lease in milliseconds: the node may serve for this long after it sent that heartbeat, by its
+    /// own clock. The node subtracts its own margin.
     pub lease_ms: u32,
-    /// The newest routing, which is pushed if the node has an older one.
+    /// The newest routing version; the manager pushes the routing to a node with an older one.
     pub routing: RoutingVersion,
     /// The cluster's configuration, when the node runs an older one.
     pub config: Option<ConfigRecord>,
-    /// Targets that are to stop serving and then be reported OFFLINE: their replacement serves.
+    /// Targets that the node must stop and then report OFFLINE, because their replacements serve.
     pub retire: Vec<TargetId>,
-    /// The node's parts of quotas, for the chains that it heads by `routing`. One that is missing stays
-    /// as it was: this manager has not heard of all heads yet.
+    /// The node's parts of quotas, for the chains that it heads by `routing`. A namespace that is
+    /// missing keeps its limit: this manager has not received reports of all heads yet.
     pub quotas: Vec<QuotaLimit>,
 }

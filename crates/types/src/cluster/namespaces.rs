@@ -1,19 +1,19 @@
-//! What the transactional store holds of a cluster's namespaces. Any manager changes it, each change by
-//! one transaction that also writes the head.
+//! Records of a cluster's namespaces in the transactional store. Any manager may change them; each
+//! change is one transaction that also writes the head.
 
 use crate::ids::GroupId;
 use crate::namespace::NamespaceInfo;
 
-/// Written by every change of a namespace.
+/// Head of the namespaces: every change of a namespace writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceHead {
     /// Grows by one with every change.
     pub version: u64,
     /// Number of the next namespace; never used twice.
     pub next: u32,
-    /// Namespaces that there are.
+    /// Number of existing namespaces.
     pub count: u32,
-    /// Namespaces that were ever dropped.
+    /// Number of namespaces dropped so far.
     pub dropped: u64,
 }
 
@@ -21,7 +21,7 @@ pub struct NamespaceHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceRecord(pub NamespaceInfo);
 
-/// A namespace that was dropped, and whose blocks may still be on a node that was away.
+/// A dropped namespace. A node that was away may still have its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DroppedRecord(pub GroupId);
 
@@ -29,13 +29,13 @@ pub struct DroppedRecord(pub GroupId);
 pub mod namespace_keys {
     use crate::limits::NAMESPACES_MAX;
 
-    /// Everything about namespaces lies under this prefix.
+    /// Prefix of all keys of namespaces.
     pub const PREFIX: &[u8] = b"n/";
-    /// [`super::NamespaceHead`].
+    /// Key of [`super::NamespaceHead`].
     pub const HEAD: &[u8] = b"n/head";
-    /// Before a namespace's name.
+    /// Prefix of a namespace's name.
     pub const NAME: &[u8] = b"n/name/";
-    /// Before a dropped namespace's place in the ring.
+    /// Prefix of a dropped namespace's position in the ring.
     pub const DROPPED: &[u8] = b"n/dropped/";
 
     /// Key of [`super::NamespaceRecord`].
@@ -44,8 +44,9 @@ pub mod namespace_keys {
         [NAME, name.as_bytes()].concat()
     }
 
-    /// Key of [`super::DroppedRecord`]: its place in a ring of `NAMESPACES_MAX`. A node that is away
-    /// for longer than so many drops keeps the blocks of the oldest until they are evicted.
+    /// Key of [`super::DroppedRecord`]: its position in a ring of `NAMESPACES_MAX`. If that many
+    /// drops happen while a node is away, it keeps the blocks of the oldest dropped ones until it
+    /// evicts them.
     #[must_use]
     pub fn dropped(number: u64) -> Vec<u8> {
         let place = number % NAMESPACES_MAX as u64;

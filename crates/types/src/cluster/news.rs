@@ -1,4 +1,4 @@
-//! The newest routing, and since when each of its parts has been as it is.
+//! The newest routing, and the version of the last change of each of its parts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,24 +8,25 @@ use crate::ids::SlotId;
 use crate::limits::SLOTS;
 use crate::wire::Planned;
 
-/// More slots than this that move at once are taken for all of them.
+/// Number of slots: if more than this move at once, the history counts all slots as moved.
 const MOVED_MAX: usize = SLOTS / 4;
 
 /// A routing and its history, as far as its owner has seen it.
 #[derive(Clone, Debug, Default)]
 pub struct News {
-    /// The newest.
+    /// The newest routing.
     pub routing: Arc<Routing>,
-    /// The first routing that was heard of, or the last that moved most slots: nothing is known of changes before it.
+    /// The first routing received, or the last one that moved most slots. Older changes are
+    /// unknown.
     first: RoutingVersion,
-    /// The version with which the change of a slot, or of a chain, came here. The change itself
-    /// may be older, which makes others look again at worst.
+    /// The routing version with which the change of a slot, or of a chain, arrived here. The change
+    /// itself may be older; at worst other nodes then look again without need.
     slots: Arc<HashMap<SlotId, RoutingVersion>>,
     chains: Arc<HashMap<ChainId, RoutingVersion>>,
 }
 
 impl News {
-    /// The same after newer routing came.
+    /// The history after newer routing arrived.
     #[must_use]
     pub fn after(&self, routing: &Arc<Routing>) -> Self {
         let mut news = self.clone();
@@ -36,7 +37,8 @@ impl News {
         }
         let moved = routing.slots_unlike(&self.routing);
         if moved.len() > MOVED_MAX {
-            // As when a cluster gets its first chains. To look at one version for all is quicker than to find each one's.
+            // This happens when a cluster gets its first chains. One version for all slots is
+            // cheaper to look up than one for each.
             return Self {
                 first: routing.version,
                 routing: Arc::clone(routing),
@@ -55,8 +57,8 @@ impl News {
         news
     }
 
-    /// Since when the slot has been where it is, at the latest; while it moves, between which
-    /// replicas.
+    /// The version by which the slot had its present place, at the latest; for a moving slot, also
+    /// the replicas of both chains.
     #[must_use]
     pub fn since(&self, slot: SlotId) -> RoutingVersion {
         let SlotPlace { chain, old } = self.routing.place(slot);
@@ -66,15 +68,16 @@ impl News {
         since.max(changed(&chain)).max(changed(&old))
     }
 
-    /// What to tell a node that is asked for keys of these slots.
+    /// The routing versions to send with a request for keys of these slots.
     #[must_use]
     pub fn planned(&self, slots: impl Iterator<Item = SlotId>) -> Planned {
         let needs = slots.map(|slot| self.since(slot)).max().unwrap_or(self.first);
         Planned { by: self.routing.version, needs }
     }
 
-    /// Whether who planned so and the owner of this mean the same by a slot: its chains and, while it
-    /// moves, their replicas. Who chose by no routing means whatever is meant here.
+    /// Whether the sender of `planned` and the owner of this routing see the same place of a slot:
+    /// the same chains and, while the slot moves, the same replicas. A request planned without
+    /// routing agrees with any place.
     #[must_use]
     pub fn agrees(&self, slot: SlotId, planned: Planned) -> bool {
         planned.by == RoutingVersion(0)
@@ -115,7 +118,7 @@ mod tests {
         let news = news.after(&routing(6, 1, &[(7, 2, Some(1)), (8, 1, None)]));
         assert!(!news.agrees(SlotId(7), by(5)) && news.agrees(SlotId(8), by(5)));
         assert!(news.agrees(SlotId(7), by(6)));
-        // A chain of the slot changes its replicas: it matters while the slot moves.
+        // A chain of the slot changes its replicas; this matters only while the slot moves.
         let news = news.after(&routing(7, 2, &[(7, 2, Some(1)), (8, 1, None)]));
         assert!(!news.agrees(SlotId(7), by(6)) && news.agrees(SlotId(8), by(5)));
         let news = news.after(&routing(9, 2, &[(7, 2, None), (8, 1, None)]));

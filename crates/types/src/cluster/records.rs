@@ -1,4 +1,4 @@
-//! What the transactional store holds of a cluster. Managers keep no other state.
+//! Records of a cluster in the transactional store. Managers keep no other state.
 
 use std::collections::BTreeMap;
 
@@ -7,82 +7,85 @@ use crate::ids::{ClusterSecret, Uuid128};
 use crate::limits::{REPLICAS_MAX, SLOT_PAGE, SLOTS};
 use crate::units::UnixSeconds;
 
-/// One start of a process: drawn at random when a server starts, so that two processes with one
-/// identity, or one that was restarted, are told apart.
+/// One start of a process: a random number drawn when a server starts. It distinguishes two
+/// processes with one identity, and a restarted process from the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub u64);
 
-/// Grows with every change of the cluster's configuration.
+/// Version of the cluster's configuration: grows with every change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConfigVersion(pub u64);
 
-/// Grows with every change of primary: the fencing token of the manager's lease.
+/// Term of a primary: grows with every change of primary. It is the fencing token of the manager's
+/// lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term(pub u64);
 
-/// What the operator wants of a node.
+/// The state of a node that the operator asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum NodeState {
     /// Takes its share of the data.
     #[default]
     Active = 1,
-    /// Is being emptied; serves until it is.
+    /// Is being emptied, and serves until it is empty.
     Draining = 2,
 }
 
-/// What the operator and the manager want of a disk.
+/// The state of a disk that the operator or the manager asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DiskState {
     /// Takes its share of the data.
     #[default]
     Active = 1,
-    /// Is being emptied; serves until it is.
+    /// Is being emptied, and serves until it is empty.
     Draining = 2,
-    /// Given up by the operator, who alone lets it take data again: what it held comes from the other replicas.
+    /// Declared lost by the operator, and only the operator lets it take data again. Its replicas
+    /// are rebuilt from the others.
     Lost = 3,
-    /// Was away, or failed, for so long that what it held comes from the other replicas. It takes data again when it is back.
+    /// Was away, or failed, for so long that its replicas are rebuilt from the others. It takes
+    /// data again when it is back.
     Missing = 4,
 }
 
 impl DiskState {
-    /// Whether nothing is expected of it any more.
+    /// Whether the cluster no longer expects data from the disk.
     #[must_use]
     pub const fn is_given_up(self) -> bool {
         matches!(self, Self::Lost | Self::Missing)
     }
 }
 
-/// Who is primary. Changes only at a take-over; every transaction of a primary checks it.
+/// The primary. Changes only at a take-over; every transaction of a primary checks it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TermRecord {
     /// Grows by one with every take-over.
     pub term: Term,
     /// The primary's node.
     pub manager: NodeId,
-    /// Where nodes and clients reach it.
+    /// Addresses of the primary for nodes and clients.
     pub addresses: Vec<String>,
 }
 
-/// That the primary lives: it writes this each second. Standbys watch it change by their own clock.
+/// Lease of the primary, which writes it every second. Standbys watch it change by their own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// The term renewed.
+    /// The renewed term.
     pub term: Term,
     /// Grows with every renewal.
     pub renewal: u64,
-    /// The primary stopped by itself: a standby need not wait.
+    /// The primary stopped cleanly: a standby need not wait.
     pub released: bool,
 }
 
-/// Written by every transaction of the primary, which also checks the one before: a transaction
-/// that comes late or twice changes nothing.
+/// Head of the cluster's state. Every transaction of the primary writes it and checks the one
+/// before, so a late or repeated transaction changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadRecord {
     /// Number of the transaction.
     pub transaction: u64,
-    /// The routing version that it led to.
+    /// The routing version after the transaction.
     pub routing: RoutingVersion,
     /// Number of the next event.
     pub next_event: u64,
@@ -92,23 +95,23 @@ pub struct HeadRecord {
     pub next_chain: u32,
 }
 
-/// What a cluster is made with, once.
+/// Facts of a cluster that are fixed when it is founded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterRecord {
     /// Its identity.
     pub cluster: Uuid128,
-    /// Replicas of every chain of the cluster's own table; 0 before chains were made.
+    /// Replicas of every chain of the default table; 0 before chains were made.
     pub replicas: u8,
-    /// Seed of the placement.
+    /// Seed of placement.
     pub seed: u64,
-    /// Tables of chains with other numbers of replicas, for files that ask for them.
+    /// Chain tables with other replica counts, for files that ask for them.
     pub more: TableSet,
-    /// What the ids of chunks are keyed by; none in a cluster that was founded before protocol 12.
+    /// The secret that keys the ids of chunks; none in a cluster founded before protocol 12.
     pub secret: Option<ClusterSecret>,
 }
 
 impl ClusterRecord {
-    /// Replicas of the chains of a table; 0 if there is no such table.
+    /// Replica count of the chains of a table; 0 if the table does not exist.
     #[must_use]
     pub const fn replicas_of(&self, table: u8) -> u8 {
         match table {
@@ -119,36 +122,36 @@ impl ClusterRecord {
     }
 }
 
-/// Chain tables beside the cluster's own, each named by the replicas of its chains (RFC 0022).
+/// Chain tables beside the default one, each identified by its replica count (RFC 0022).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TableSet(u8);
 
 impl TableSet {
-    /// Whether it has the table of chains of so many replicas.
+    /// Whether the table with this replica count exists.
     #[must_use]
     pub const fn has(self, replicas: u8) -> bool {
         replicas <= REPLICAS_MAX && self.0 >> replicas & 1 == 1
     }
 
-    /// With one table more; the same for a number that no chain can have.
+    /// The set with one more table; unchanged for a replica count that no chain can have.
     #[must_use]
     pub const fn with(self, replicas: u8) -> Self {
         if replicas == 0 || replicas > REPLICAS_MAX { self } else { Self(self.0 | 1 << replicas) }
     }
 
-    /// The set as it is stored: bit `n` is the table of chains of `n` replicas.
+    /// The stored form of the set: bit `n` is the table with `n` replicas.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// The same back; none where a bit is no number of replicas.
+    /// The set from its stored form; none if a bit is no valid replica count.
     #[must_use]
     pub const fn of_bits(bits: u8) -> Option<Self> {
         if bits & 1 == 1 || bits >> (REPLICAS_MAX + 1) != 0 { None } else { Some(Self(bits)) }
     }
 
-    /// The numbers of replicas, the smallest first.
+    /// The replica counts in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u8> {
         (1..=REPLICAS_MAX).filter(move |replicas| self.has(*replicas))
     }
@@ -161,17 +164,17 @@ pub struct NodeRecord {
     pub id: NodeId,
     /// The process that registered last; only its heartbeats count.
     pub incarnation: Incarnation,
-    /// `host:port` of every address it listens on.
+    /// `host:port` of every address that the node listens on.
     pub addresses: Vec<String>,
     /// Its host's name, for messages.
     pub host: String,
     /// Its failure domain.
     pub domain: String,
-    /// The version of the program it runs.
+    /// The version of the program that it runs.
     pub build: String,
-    /// The protocol version it speaks.
+    /// The protocol version of the node.
     pub protocol: u8,
-    /// What the operator wants of it.
+    /// The state that the operator asked for.
     pub state: NodeState,
     /// Whether it has the meta role.
     pub meta: bool,
@@ -186,17 +189,17 @@ pub struct DiskRecord {
     pub node: NodeId,
     /// Bytes for chunks.
     pub capacity_bytes: u64,
-    /// What is wanted of it.
+    /// The state asked for.
     pub state: DiskState,
 }
 
-/// A replica on its way from one disk to another: `add` joins as the last member and syncs; once
-/// it serves, `drop` leaves. Every step is a change of the chain, so a new primary goes on from it.
+/// A replica that moves from one disk to another: `add` joins as the last member and syncs; once it
+/// serves, `drop` leaves. Every step is a change of the chain, so a new primary continues from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetMove {
-    /// The target that comes.
+    /// The target that joins.
     pub add: TargetId,
-    /// The target that goes; none when the chain only gains a replica.
+    /// The target that leaves; none when the chain only gains a replica.
     pub drop: Option<TargetId>,
 }
 
@@ -205,7 +208,7 @@ pub struct TargetMove {
 pub struct ChainRecord {
     /// The chain.
     pub chain: Chain,
-    /// At most one target of a chain moves at a time.
+    /// The move in progress: at most one target of a chain moves at a time.
     pub moving: Option<TargetMove>,
 }
 
@@ -214,7 +217,7 @@ pub struct ChainRecord {
 pub struct SlotPage {
     /// Number of the page; its first slot is `page * SLOT_PAGE`.
     pub page: u8,
-    /// The places of its slots.
+    /// The values that were set; absent names have their defaults.
     pub places: Vec<SlotPlace>,
 }
 
@@ -224,22 +227,22 @@ pub const SLOT_PAGES: usize = SLOTS / SLOT_PAGE;
 /// The cluster's configuration: names and values as the operator set them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigRecord {
-    /// Grows with every change.
+    /// An event for operators.
     pub version: ConfigVersion,
-    /// What was set; absent names have their defaults.
+    /// Its number; the log keeps the newest events.
     pub values: BTreeMap<String, String>,
 }
 
-/// Something worth telling an operator.
+/// Its time, by the primary's wall clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventRecord {
-    /// Its number; the log keeps the newest.
+    /// The chain concerned, if any.
     pub number: u64,
-    /// When, by the primary's wall clock.
+    /// The event as text.
     pub at: UnixSeconds,
-    /// The chain concerned, if one is.
+    /// Keys of the records. Numbers in keys are big endian, so that ranges sort by number.
     pub chain: Option<ChainId>,
-    /// What happened, in words.
+    /// Prefix of all keys of the manager.
     pub text: String,
 }
 

@@ -1,47 +1,48 @@
-//! Routing: nodes, chains and slots under one version, and how a copy of it is brought up to date.
+//! Routing: nodes, chains and slots under one version, and updates of a copy of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Chain, ChainId, NodeId, NodeState, RoutingVersion, SlotMap};
 use crate::ids::{SlotId, Uuid128};
 
-/// A node as clients and other nodes need to know it.
+/// A node as clients and other nodes see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Its identity.
     pub id: NodeId,
-    /// `host:port` of every address it listens on; all are tried, none is a favourite.
+    /// `host:port` of every address that the node listens on; clients try all, in no preference.
     pub addresses: Vec<String>,
-    /// The failure domain it stands in (a rack, a power feed); its own name when none was given.
+    /// The failure domain of the node (a rack, a power feed); its own name when none was given.
     pub domain: String,
-    /// Whether it is being emptied.
+    /// Whether the node is active or being emptied.
     pub state: NodeState,
     /// Whether it executes operations on the file namespace.
     pub meta: bool,
 }
 
-/// Where a slot is looked for.
+/// The chains that hold a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotPlace {
-    /// Takes the writes, and is asked first.
+    /// The chain that takes writes and is read first.
     pub chain: ChainId,
-    /// While the slot moves: the chain that it comes from, asked when the first has nothing.
+    /// While the slot moves: the chain that it leaves, read when the first chain does not have the
+    /// chunk.
     pub old: Option<ChainId>,
 }
 
 /// A slot that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotChange {
-    /// Which one.
+    /// The slot.
     pub slot: SlotId,
-    /// Where it is now.
+    /// Its place now.
     pub place: SlotPlace,
 }
 
-/// Nodes, chains and slots under one version. Version 0 is the copy that knows nothing.
+/// Nodes, chains and slots under one version. Version 0 is an empty copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routing {
-    /// The cluster that this routing is of; a copy of another one is never mixed in.
+    /// The cluster of this routing; a copy never takes routing of another cluster.
     pub cluster: Uuid128,
     /// Grows with every change.
     pub version: RoutingVersion,
@@ -51,7 +52,7 @@ pub struct Routing {
     pub chains: BTreeMap<ChainId, Chain>,
     /// The chain of every slot; [`ChainId::NONE`] before the cluster has chains.
     pub slots: SlotMap,
-    /// Slots that move, with the chain that each comes from.
+    /// Moving slots, each with the chain that it leaves.
     pub moving: BTreeMap<SlotId, ChainId>,
 }
 
@@ -68,16 +69,16 @@ impl Default for Routing {
     }
 }
 
-/// What lies between two versions.
+/// The changes between two versions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutingDiff {
-    /// Applies to this version and every later one up to `to`: items are whole, never deltas.
+    /// Applies to this version and to every later one up to `to`: items are whole, never deltas.
     pub from: RoutingVersion,
-    /// The version it leads to.
+    /// The version after the update.
     pub to: RoutingVersion,
     /// Nodes that are new or changed.
     pub nodes: Vec<NodeInfo>,
-    /// Nodes that are no longer there.
+    /// Nodes that no longer exist.
     pub nodes_gone: Vec<NodeId>,
     /// Chains that are new or changed.
     pub chains: Vec<Chain>,
@@ -85,17 +86,17 @@ pub struct RoutingDiff {
     pub slots: Vec<SlotChange>,
 }
 
-/// What the manager pushes.
+/// An update that the manager pushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutingUpdate {
-    /// Everything: for a copy that knows nothing, is too old, or is of another cluster.
+    /// Everything: for a copy that is empty, too old, or of another cluster.
     Full(Box<Routing>),
-    /// The changes, for a copy of the cluster `0`.
+    /// The changes, for a copy of this cluster.
     Diff(Uuid128, RoutingDiff),
 }
 
 impl RoutingUpdate {
-    /// The version that a copy has after applying this.
+    /// The version of a copy after this update.
     #[must_use]
     pub fn version(&self) -> RoutingVersion {
         match self {
@@ -105,15 +106,15 @@ impl RoutingUpdate {
     }
 }
 
-/// An update does not fit the copy it was applied to: subscribe anew with the version held.
+/// An update that does not fit the copy: the copy must subscribe again with its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// Versions between the copy's and the update's first one are missing.
+    /// The versions between the copy's and the update's first one are missing.
     #[error("routing {have:?} cannot take a change from {from:?}: versions between are missing")]
     Gap {
         /// The copy's version.
         have: RoutingVersion,
-        /// The first version the update applies to.
+        /// The first version that the update applies to.
         from: RoutingVersion,
     },
     /// The update is of another cluster.
@@ -127,13 +128,13 @@ pub enum UpdateError {
 }
 
 impl Routing {
-    /// Where to look for a slot.
+    /// The place of a slot.
     #[must_use]
     pub fn place(&self, slot: SlotId) -> SlotPlace {
         SlotPlace { chain: self.slots.get(slot), old: self.moving.get(&slot).copied() }
     }
 
-    /// Puts a slot in its place.
+    /// Sets the place of a slot.
     pub fn set_place(&mut self, slot: SlotId, place: SlotPlace) {
         self.slots.set(slot, place.chain);
         match place.old {
@@ -142,7 +143,7 @@ impl Routing {
         };
     }
 
-    /// Slots that are elsewhere than in `before`, or come from elsewhere.
+    /// Slots with another place than in `before`.
     #[must_use]
     pub fn slots_unlike(&self, before: &Self) -> BTreeSet<SlotId> {
         let mut slots: BTreeSet<SlotId> = self.slots.unlike(&before.slots).collect();
@@ -153,11 +154,11 @@ impl Routing {
         slots
     }
 
-    /// Brings this copy up to date; false when it already was, so that updates may come twice and
-    /// in any order. A chain never goes back to an older version.
+    /// Applies an update to this copy; false when the copy was up to date, so updates may come
+    /// twice and in any order. A chain never goes back to an older version.
     ///
     /// # Errors
-    /// [`UpdateError`]; the copy is then as it was.
+    /// [`UpdateError`]; the copy is then unchanged.
     pub fn apply(&mut self, update: RoutingUpdate) -> Result<bool, UpdateError> {
         match update {
             RoutingUpdate::Full(routing) => {

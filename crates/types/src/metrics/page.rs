@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use super::{HistogramSnapshot, bucket_bound_us};
 
-/// A page of metrics that is being written. Series of one name must be written together.
+/// A page of metrics under construction. Series of one name must be written together.
 #[derive(Debug, Default)]
 pub struct Page {
     text: String,
 }
 
-/// Name, and what it means.
+/// Name and help text of a metric.
 pub type Family<'a> = (&'a str, &'a str);
 
 impl Page {
