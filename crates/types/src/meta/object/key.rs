@@ -1,8 +1,9 @@
-//! From keys of objects to names of files, and back (RFC 0019).
+//! Conversion of object keys to file names, and back (RFC 0019).
 //!
-//! A key is split at `/`, and each of its segments is a name. Names that begin with `.%` stand for segments
-//! that no file system can hold, for the object that lies beside a directory of its name, and for the
-//! beginnings of segments that are too long. A mount may make such names too, but no others that begin so.
+//! A key is split at `/`, and each of its segments is a name. Names that begin with `.%` stand for
+//! segments that no file system can hold, for the object beside a directory of its name, and for
+//! the beginnings of segments that are too long. A mount may make such names too, but no others
+//! with this prefix.
 //!
 //! | segment | name |
 //! |---|---|
@@ -10,61 +11,62 @@
 //! | `.` | `.%dot` |
 //! | `..` | `.%dotdot` |
 //! | begins with `.%` | `.%%` and the segment, if that fits |
-//! | does not fit | its first 247 bytes behind `.%long.`, a directory, and in it the rest by the same rules |
+//! | does not fit | directory `.%long.` and the first 247 bytes; in it the rest, likewise |
 //!
-//! What is in a directory is found in the order of keys by *places*: a file has the bytes of its segment, a directory those
-//! and, for what lies in it, those with a `/` behind them; the directory of a segment's beginning has these bytes with a NUL behind
-//! them, since what it has in it lies among what has longer segments that begin so.
+//! The entries of a directory are found in key order through *places*. A file has one place, the
+//! bytes of its segment. A directory has two: these bytes, and for its content these bytes followed
+//! by `/`. The directory of a segment's beginning has one: these bytes followed by NUL, because its
+//! content sorts among the longer segments with this beginning.
 
 use super::super::Name;
 
 /// Longest key of an object in bytes, as in S3.
 pub const OBJECT_KEY_MAX: usize = 1024;
-/// The object whose key is that of the directory which this lies in.
+/// Name of the object with the same key as the directory that contains it.
 pub const SELF_NAME: &[u8] = b".%self";
 
-/// Before the names that stand for something else.
+/// Prefix of all names with a special meaning.
 const RESERVED: &[u8] = b".%";
 const EMPTY: &[u8] = b".%empty";
 const DOT: &[u8] = b".%dot";
 const DOT_DOT: &[u8] = b".%dotdot";
 const ESCAPED: &[u8] = b".%%";
 const LONG: &[u8] = b".%long.";
-/// Bytes of a segment in the name of a directory of its beginning.
+/// Bytes of the segment in the name of a directory for a segment's beginning.
 pub const LONG_BYTES: usize = 247;
-/// Behind the place of what lies in a directory.
+/// Suffix of the place of a directory's content.
 pub const INSIDE: u8 = b'/';
-/// Behind the place of a directory of a segment's beginning.
+/// Suffix of the place of a directory for a segment's beginning.
 pub const BEGINNING: u8 = 0;
 
-/// A key that no object can have.
+/// Why a key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectKeyError {
-    /// Without a byte.
+    /// The key is empty.
     #[error("a key has at least one byte")]
     Empty,
-    /// Too many bytes.
+    /// The key is too long.
     #[error("the key has {0} bytes: at most {max} are allowed", max = OBJECT_KEY_MAX)]
     TooLong(usize),
-    /// A NUL in it, or no UTF-8.
+    /// The key contains NUL, or is not UTF-8.
     #[error("a key is UTF-8 without NUL")]
     NoText,
 }
 
-/// What a name in a directory of objects stands for.
+/// Meaning of a name in a directory of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning<'a> {
     /// A segment of a key.
     Segment(&'a [u8]),
     /// A directory: the first bytes of segments that are too long.
     Beginning(&'a [u8]),
-    /// The object whose key is that of the directory that it lies in.
+    /// The object with the same key as the directory that contains it.
     Itself,
-    /// Nothing: no key has it.
+    /// None: no key has this name.
     Nothing,
 }
 
-/// Whether an object may have this key.
+/// Checks that an object may have this key.
 ///
 /// # Errors
 /// [`ObjectKeyError`].
@@ -81,7 +83,7 @@ pub fn check_key(key: &[u8]) -> Result<(), ObjectKeyError> {
     Ok(())
 }
 
-/// The names that a key is found by: directories, and a file at the end.
+/// The path of names of a key: directories, and a file at the end.
 ///
 /// # Errors
 /// [`ObjectKeyError`].
@@ -99,7 +101,7 @@ pub fn names_of_key(key: &[u8]) -> Result<Vec<Name>, ObjectKeyError> {
     Ok(names)
 }
 
-/// The beginning of a segment that no name can hold, and the rest of it.
+/// Splits a segment that is too long for a name into its beginning and the rest.
 #[must_use]
 pub fn split_long(segment: &[u8]) -> Option<(&[u8], &[u8])> {
     let escape = if segment.starts_with(RESERVED) { ESCAPED.len() } else { 0 };
@@ -107,14 +109,14 @@ pub fn split_long(segment: &[u8]) -> Option<(&[u8], &[u8])> {
     (!fits).then(|| segment.split_at(LONG_BYTES))
 }
 
-/// The name of the directory of segments that begin so; `None` of another number of bytes.
+/// Name of the directory for segments with this beginning; `None` for another number of bytes.
 #[must_use]
 pub fn beginning_name(beginning: &[u8]) -> Option<Name> {
     let fits = beginning.len() == LONG_BYTES;
     Name::new(&[LONG, beginning].concat()).ok().filter(|_| fits)
 }
 
-/// The name of a segment; `None` of one that is too long.
+/// The name of a segment; `None` if it is too long.
 #[must_use]
 pub fn short_name(segment: &[u8]) -> Option<Name> {
     match segment {
@@ -126,7 +128,7 @@ pub fn short_name(segment: &[u8]) -> Option<Name> {
     }
 }
 
-/// What a name stands for, of a directory or of anything else.
+/// The meaning of a name of a directory or of another inode.
 #[must_use]
 pub fn meaning(name: &Name, is_dir: bool) -> Meaning<'_> {
     let bytes = name.as_bytes();
@@ -150,13 +152,14 @@ pub fn meaning(name: &Name, is_dir: bool) -> Meaning<'_> {
     }
 }
 
-/// Whether a segment in a directory of segments that begin with `beginning` would not lie elsewhere as a whole.
+/// Whether `segment` may be in the directory of this `beginning`, that is, both together are too
+/// long for one name.
 #[must_use]
 pub fn belongs_behind(beginning: &[u8], segment: &[u8]) -> bool {
     split_long(&[beginning, segment].concat()).is_some()
 }
 
-/// The places that a name is found at in the order of keys.
+/// The places of a name in key order.
 #[must_use]
 pub fn places(name: &Name, is_dir: bool) -> Vec<Vec<u8>> {
     match meaning(name, is_dir) {
@@ -169,7 +172,7 @@ pub fn places(name: &Name, is_dir: bool) -> Vec<Vec<u8>> {
     }
 }
 
-/// The name that may be found at a place; `None` when there is none.
+/// The name that may be at a place; `None` when there is none.
 #[must_use]
 pub fn name_at(place: &[u8]) -> Option<Name> {
     match place.split_last() {
@@ -179,8 +182,9 @@ pub fn name_at(place: &[u8]) -> Option<Name> {
     }
 }
 
-/// Whether a directory of the root may be a bucket, by its name: 3 to 63 lower-case letters, digits, dots and hyphens;
-/// it begins and ends with a letter or digit, and has no two dots in a row.
+/// Whether a directory in the root may be a bucket, by its name: 3 to 63 lower-case letters,
+/// digits, dots and hyphens; it begins and ends with a letter or digit, and has no two dots in a
+/// row.
 #[must_use]
 pub fn is_bucket_name(name: &[u8]) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -195,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// The key that a path of names has, by what each of them stands for.
+    /// The key of a path of names, from the meaning of each name.
     fn key_of(names: &[Name]) -> Option<Vec<u8>> {
         let mut segments: Vec<Vec<u8>> = vec![Vec::new()];
         for (n, name) in names.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Words of objects: keys, what is kept with their files, and what a gateway asks of a meta (RFC 0019), and of what backs them (RFC 0020).
+//! Types of objects: keys, attachments of their files, requests of a gateway to a meta (RFC 0019),
+//! and backends (RFC 0020).
 
 mod backing;
 mod key;

@@ -1,4 +1,4 @@
-//! What a gateway asks of a meta. Buckets and keys are walked by the meta, in one transaction.
+//! Requests of a gateway to a meta. The meta walks buckets and keys, in one transaction.
 
 use super::super::content::{read_bytes, write_bytes};
 use super::super::request::flag;
@@ -11,247 +11,251 @@ use crate::wire::{Reader, WireError, Writer};
 
 /// The highest number of a part of an upload, as in S3.
 pub const PARTS_MAX: u16 = 10_000;
-/// A part that is not the last has at least so many bytes, as in S3.
+/// Smallest size in bytes of a part that is not the last, as in S3.
 pub const PART_MIN: u64 = 5 << 20;
 
-/// Names an upload in its bucket; never used again.
+/// Number of an upload in its bucket; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(pub u64);
 
-/// What must be there for a change to be made.
+/// Condition on the object that exists before a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expect {
-    /// Anything or nothing.
+    /// No condition.
     #[default]
     Any,
-    /// No object.
+    /// No object exists.
     Absent,
-    /// This inode, unchanged: neither its bytes nor what is kept with it.
+    /// This inode exists, with unchanged bytes and attachment.
     Exactly {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its [`Attr::version`](super::super::Attr::version).
         version: u64,
     },
 }
 
-/// Where the bytes of a new object are.
+/// Source of the bytes of a new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectBody {
-    /// Here: [`STORED_MAX`](super::super::STORED_MAX) at most.
+    /// In the request: at most [`STORED_MAX`](super::super::STORED_MAX) bytes.
     Bytes(Vec<u8>),
-    /// In a file without a name of the session.
+    /// In a file of the session without a name.
     Nameless(Ino),
-    /// In the whole of the upload that ends by that, if these are all parts that are, or will be, in it.
+    /// In the whole of the upload that this request ends, if its parts are exactly the ones in the
+    /// whole.
     Whole {
-        /// How many.
+        /// Number of parts.
         parts: u16,
-        /// Their bytes.
+        /// Sum of their bytes.
         size: u64,
     },
 }
 
-/// A key gets a new inode.
+/// Request to give a key a new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutObject {
-    /// In which bucket.
+    /// The bucket.
     pub bucket: Name,
-    /// Which key.
+    /// The key.
     pub key: Vec<u8>,
     /// Its bytes.
     pub body: ObjectBody,
     /// Permission bits.
     pub mode: u16,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Vec<u8>,
-    /// What must be there before.
+    /// Condition on the object that exists before.
     pub expect: Expect,
-    /// Chains of so many replicas take its bytes if they go to chunks later; 0 for those of the cluster's own table.
+    /// Replica count of the chains for its bytes if they move to chunks later; 0 for the default
+    /// table.
     pub replicas: u8,
-    /// The upload that ends by that.
+    /// The upload that this request ends.
     pub upload: Option<UploadId>,
-    /// The backend has these bytes: the key is clean with them, if nothing has happened to it meanwhile.
+    /// The backend has these bytes: they make the key clean, unless it changed in the meantime.
     pub origin: Option<Origin>,
 }
 
-/// Other bytes are kept with an object.
+/// Request to replace the attachment of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAttachment {
-    /// In which bucket.
+    /// The bucket.
     pub bucket: Name,
-    /// Which key.
+    /// The key.
     pub key: Vec<u8>,
-    /// The bytes, made for the content that is there.
+    /// The attachment, made for the content that exists.
     pub attachment: Vec<u8>,
-    /// What must be there before.
+    /// Condition on the object that exists before.
     pub expect: Expect,
 }
 
-/// A page of keys is wanted.
+/// Request for a page of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListObjects {
-    /// Of which bucket.
+    /// The bucket.
     pub bucket: Name,
-    /// Keys that begin so.
+    /// Prefix of the keys.
     pub prefix: Vec<u8>,
-    /// Keys with this behind the prefix are told once, cut behind it; empty for none.
+    /// Keys that contain this after the prefix are listed once, cut after it; empty for none.
     pub delimiter: Vec<u8>,
-    /// Keys and such prefixes up to this one are left out. With a NUL at its end, prefixes of it are not.
+    /// Lists only keys and common prefixes after this one. If it ends with NUL, common prefixes of
+    /// it are still listed.
     pub after: Vec<u8>,
-    /// Keys and prefixes at most.
+    /// Most keys and prefixes to return.
     pub limit: u32,
 }
 
-/// A file without a name is a part of an upload from now on.
+/// Request to make a file without a name a part of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutPart {
-    /// In which bucket.
+    /// The bucket.
     pub bucket: Name,
-    /// Of which upload.
+    /// The upload.
     pub id: UploadId,
     /// Its number, 1 to [`PARTS_MAX`].
     pub number: u16,
     /// The file.
     pub ino: Ino,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Vec<u8>,
-    /// So many bytes of it, at the part's place in the whole that the file is; none for all of a file of its own.
+    /// If set, the part is this many bytes, at its place in the whole that the file is; none if the
+    /// part is all of a file of its own.
     pub place: Option<u64>,
     /// Only if the part of this number is in this file now.
     pub replaces: Option<Ino>,
 }
 
-/// What is to be done.
+/// Operations on objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectOp {
-    /// A regular file without a name, which the session holds.
+    /// Makes a regular file without a name, held by the session.
     Nameless {
-        /// The directory whose quota it counts for.
+        /// The directory with the quota that counts the file.
         parent: Ino,
         /// Its number, one of those that `MetaOp::TakeNumbers` gave to the session.
         ino: Ino,
         /// Permission bits.
         mode: u16,
-        /// Chains of so many replicas take its bytes; 0 for those of the cluster's own table.
+        /// Replica count of the chains for its bytes; 0 for the default table.
         replicas: u8,
-        /// As of [`Create::umask`](crate::meta::Create::umask).
+        /// As in [`Create::umask`](crate::meta::Create::umask).
         umask: Option<u16>,
     },
-    /// A new object, in the place of what is there.
+    /// Makes an object, or replaces the existing one.
     Put(PutObject),
-    /// An object.
+    /// Reads an object.
     Get {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which key.
+        /// The key.
         key: Vec<u8>,
-        /// With its bytes, if they lie in the store.
+        /// Whether to return its bytes, if they are in the store.
         with_bytes: bool,
     },
-    /// Other bytes are kept with an object.
+    /// Replaces the attachment of an object.
     SetAttachment(SetAttachment),
-    /// An object less.
+    /// Removes an object.
     Remove {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which key.
+        /// The key.
         key: Vec<u8>,
-        /// What must be there before.
+        /// Condition on the object that exists before.
         expect: Expect,
     },
-    /// A page of keys.
+    /// Lists a page of keys.
     List(ListObjects),
-    /// A new bucket.
+    /// Makes a bucket.
     MakeBucket {
         /// Its name.
         bucket: Name,
-        /// What is kept with it.
+        /// Its attachment.
         attachment: Vec<u8>,
     },
-    /// A bucket without objects less.
+    /// Removes a bucket without objects.
     RemoveBucket {
         /// Its name.
         bucket: Name,
     },
-    /// A bucket.
+    /// Reads a bucket.
     GetBucket {
         /// Its name.
         bucket: Name,
     },
-    /// Other bytes are kept with a bucket.
+    /// Replaces the attachment of a bucket.
     SetBucket {
         /// Its name.
         bucket: Name,
-        /// What is kept with it.
+        /// Its attachment.
         attachment: Vec<u8>,
     },
-    /// A page of the buckets, in no order.
+    /// Lists a page of the buckets, in no order.
     ListBuckets {
-        /// Where the page before ended; 0 for the beginning.
+        /// End of the page before; 0 for the beginning.
         after: u64,
     },
-    /// An upload begins.
+    /// Begins an upload.
     CreateUpload {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// The key that it is to have.
+        /// The key of the object to make.
         key: Vec<u8>,
-        /// What is kept with it.
+        /// Its attachment.
         attachment: Vec<u8>,
     },
-    /// An upload.
+    /// Reads an upload.
     GetUpload {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which one.
+        /// The upload.
         id: UploadId,
     },
-    /// A page of uploads, in the order of keys and of their names.
+    /// Lists a page of uploads, in the order of keys and upload ids.
     ListUploads {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Behind this one.
+        /// Lists only uploads after this one.
         after: Option<(Vec<u8>, UploadId)>,
-        /// Uploads at most.
+        /// Most uploads to return.
         limit: u32,
     },
-    /// A part of an upload, in the place of the one that is there.
+    /// Adds a part to an upload, or replaces the existing one.
     PutPart(PutPart),
-    /// A part will be written to its place in the whole of its upload, which is made if there is none: the answer is a place, if this part
-    /// can have one. Nobody else gets it.
+    /// Takes the place of a part in the whole of its upload, and makes the whole if there is none.
+    /// The answer is the place, if this part can have one; no other caller gets it.
     TakePlace {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of which upload.
+        /// The upload.
         id: UploadId,
         /// The part's number, 1 to [`PARTS_MAX`].
         number: u16,
-        /// Its bytes.
+        /// Length of the part in bytes.
         len: u64,
         /// Permission bits of the whole.
         mode: u16,
-        /// Chains of so many replicas take the bytes of the whole; 0 for those of the cluster's own table.
+        /// Replica count of the chains for the bytes of the whole; 0 for the default table.
         replicas: u8,
     },
-    /// A page of parts, in the order of their numbers.
+    /// Lists a page of parts, in the order of their numbers.
     ListParts {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of which upload.
+        /// The upload.
         id: UploadId,
-        /// Behind this one; 0 for the beginning.
+        /// Lists only parts after this one; 0 for the beginning.
         after: u16,
-        /// Parts at most.
+        /// Most parts to return.
         limit: u32,
     },
-    /// An upload less, with its parts.
+    /// Removes an upload and its parts.
     AbortUpload {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which one.
+        /// The upload.
         id: UploadId,
     },
-    /// Something of a backed bucket.
+    /// An operation on a backed bucket.
     Backing(BackingOp),
 }
 
@@ -312,7 +316,7 @@ fn mode(r: &mut Reader<'_>) -> Result<u16, WireError> {
     if mode > 0o7777 { Err(WireError::Field("mode of a new file")) } else { Ok(mode) }
 }
 
-/// With the NUL that a place to go on at may have at its end.
+/// Reads a position in a list of objects, which may have a NUL at its end.
 fn place(r: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
     Ok(r.bytes16(OBJECT_KEY_MAX + 1, "place in a list of objects")?.to_vec())
 }
@@ -435,7 +439,7 @@ impl ObjectOp {
         }
     }
 
-    /// Whether it changes something, and so must be done once however often it is asked for.
+    /// Whether the operation changes anything, so that repetitions must not execute it again.
     #[must_use]
     pub const fn changes(&self) -> bool {
         if let Self::Backing(op) = self {
@@ -453,7 +457,7 @@ impl ObjectOp {
         )
     }
 
-    /// Whether it makes an inode, or an upload, whose number a meta gives.
+    /// Whether it makes an inode or an upload with a number from the meta.
     #[must_use]
     pub const fn takes_id(&self) -> bool {
         matches!(
@@ -465,7 +469,7 @@ impl ObjectOp {
         )
     }
 
-    /// Replicas that the bytes of the file have which it makes; 0 for those of the cluster's own table.
+    /// Replica count of the file that it makes; 0 for the default table.
     #[must_use]
     pub const fn replicas(&self) -> u8 {
         match self {
@@ -620,7 +624,7 @@ fn upload(r: &mut Reader<'_>) -> Result<(Vec<u8>, UploadId), WireError> {
     Ok((key(r)?, UploadId(r.u64()?)))
 }
 
-/// In place of a umask: there is none.
+/// Encoding of an absent umask.
 const NO_UMASK: u16 = u16::MAX;
 
 fn read_umask(r: &mut Reader<'_>) -> Result<Option<u16>, WireError> {
@@ -631,7 +635,7 @@ fn read_umask(r: &mut Reader<'_>) -> Result<Option<u16>, WireError> {
     }
 }
 
-/// Replicas that chains of a table have; 0 for the cluster's own table.
+/// Reads the replica count of a chain table; 0 for the default table.
 pub(super) fn read_replicas(r: &mut Reader<'_>) -> Result<u8, WireError> {
     let replicas = r.u8()?;
     if replicas > REPLICAS_MAX { Err(WireError::Field("replicas")) } else { Ok(replicas) }

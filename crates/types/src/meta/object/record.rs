@@ -1,65 +1,67 @@
-//! What lies in the store of objects, beside the inodes of their files.
+//! Records of objects in the store, beside the inodes of their files.
 
 use super::super::{FILE_BYTES_MAX, Ino, Timestamp};
 use super::OBJECT_KEY_MAX;
 use super::op::PARTS_MAX;
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Longest attachment of an inode in bytes: metadata of users (2 KiB in S3), tags, checksums and the lengths of 1,000
-/// parts fit.
+/// Longest attachment of an inode in bytes: it has room for user metadata (2 KiB in S3), tags,
+/// checksums and the lengths of 1,000 parts.
 pub const ATTACHMENT_MAX: usize = 16 << 10;
 
-/// Bytes that say which places of an upload were taken.
+/// Most bytes of the bitmap of taken places of an upload.
 const TAKEN_BYTES_MAX: usize = PARTS_MAX as usize / 8;
 
 /// Bytes that a gateway keeps with an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentRecord {
-    /// The length of the content that it was made for.
+    /// Length of the content that it was made for.
     pub size: u64,
-    /// When that was changed last.
+    /// Time of the last change of that content.
     pub mtime: Timestamp,
-    /// Whatever the gateway keeps.
+    /// Bytes that the gateway keeps; metas do not read them.
     pub bytes: Vec<u8>,
 }
 
 /// An upload in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadRecord {
-    /// The key of the object that it is to be.
+    /// Key of the object to make.
     pub key: Vec<u8>,
-    /// When it began.
+    /// A multipart upload.
     pub started: Timestamp,
-    /// Whatever the gateway keeps.
+    /// Bytes that the gateway keeps; metas do not read them.
     pub attachment: Vec<u8>,
-    /// The file that parts are written to where they belong, once there is one.
+    /// The file for parts that are written at their places, once there is one.
     pub whole: Option<Whole>,
 }
 
-/// A file in which part `n` of an upload lies from `(n - 1) * part_len` on (RFC 0023). It has no name, and is held by the upload.
+/// A file in which part `n` of an upload begins at `(n - 1) * part_len` (RFC 0023). It has no name;
+/// the upload holds it.
 ///
-/// A place is taken once, by who then writes there, and filled when the part is one of the upload. So nobody writes to
-/// the file any more when as many are filled as were taken.
+/// A place is taken once, by the caller that then writes there, and is filled when the part belongs
+/// to the upload. So no caller writes to the file any more once all taken places are filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// The file.
     pub ino: Ino,
-    /// Bytes of every part but the last.
+    /// Length in bytes of every part except the last.
     pub part_len: u64,
-    /// Places that were taken: bit `n - 1` is part `n`.
+    /// Taken places: bit `n - 1` is part `n`.
     taken: Vec<u8>,
-    /// Places in which a part of the upload lies.
+    /// Number of places that hold a part of the upload.
     pub filled: u16,
 }
 
 impl Whole {
-    /// An empty one, in a file of its own.
+    /// An empty whole in a file of its own.
     #[must_use]
     pub const fn new(ino: Ino, part_len: u64) -> Self {
         Self { ino, part_len, taken: Vec::new(), filled: 0 }
     }
 
-    /// Where the place of a part begins; none if so many bytes have no room in it, or would end too far behind.
+    /// Offset of the place of a part; none if `len` bytes do not fit in it, or would end past the
+    /// longest file.
     #[must_use]
     pub fn place(&self, number: u16, len: u64) -> Option<u64> {
         let offset = self.part_len.checked_mul(u64::from(number.checked_sub(1)?))?;
@@ -90,7 +92,7 @@ impl Whole {
         true
     }
 
-    /// Places that were taken.
+    /// Number of taken places.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.taken.iter().map(|byte| byte.count_ones() as usize).sum()
@@ -110,25 +112,25 @@ impl Whole {
     }
 }
 
-/// A part of an upload: its file has no name, and is held by this.
+/// A part of an upload: its file has no name; this record holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartRecord {
     /// The file.
     pub ino: Ino,
-    /// Whatever the gateway keeps.
+    /// Bytes that the gateway keeps; metas do not read them.
     pub attachment: Vec<u8>,
-    /// Where in the upload's whole it lies; none for a file of its own.
+    /// Its place in the upload's whole; none for a file of its own.
     pub place: Option<PartPlace>,
 }
 
-/// The bytes of a part among those of others.
+/// The range of a part in a file with other parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace {
-    /// Where they begin in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many they are.
+    /// Length in bytes.
     pub len: u64,
-    /// When they were there.
+    /// Time when the part was written.
     pub modified: Timestamp,
 }
 
@@ -174,7 +176,7 @@ impl Record for UploadRecord {
         w.bytes16(&self.key);
         self.started.encode(w);
         w.bytes16(&self.attachment);
-        // Without one as builds before protocol 9 wrote it.
+        // An upload without a whole is encoded as before protocol 9.
         if let Some(whole) = &self.whole {
             whole.encode(w);
         }

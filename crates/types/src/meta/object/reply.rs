@@ -1,4 +1,4 @@
-//! What a meta answers to a gateway.
+//! Answers of a meta to a gateway.
 
 use super::super::content::{read_bytes, write_bytes};
 use super::super::request::flag;
@@ -9,12 +9,12 @@ use super::op::UploadId;
 use super::record::{PartPlace, attachment, key};
 use crate::wire::{Reader, WireError, Writer};
 
-/// What is kept with an inode.
+/// Bytes that a gateway keeps with an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Whatever the gateway gave.
+    /// The bytes; metas do not read them.
     pub bytes: Vec<u8>,
-    /// It was made for the content that is there now.
+    /// Whether it was made for the content that exists now.
     pub is_current: bool,
 }
 
@@ -23,24 +23,24 @@ pub struct Attachment {
 pub struct Object {
     /// Its inode.
     pub attr: Attr,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Option<Attachment>,
-    /// Its bytes, if they were asked for and lie in the store; what is missing up to its length is zeros.
+    /// Its bytes, if they were asked for and are in the store; zeros follow up to its length.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// The outcome of a change with an expectation.
+/// Outcome of a conditional change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum Put {
-    /// Done.
+    /// The change was made.
     Done {
         /// The object as it is now, or as it was before it was removed.
         object: Object,
-        /// What was there before, and is not any more.
+        /// The object that was replaced.
         replaced: Option<Object>,
     },
-    /// Nothing was changed: this is there.
+    /// The condition does not hold, and nothing was changed: this object exists.
     Unmet(Option<Object>),
 }
 
@@ -51,9 +51,9 @@ pub struct Bucket {
     pub name: String,
     /// Its directory.
     pub attr: Attr,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Option<Attachment>,
-    /// What backs it.
+    /// Its backing.
     pub backing: Option<Backing>,
 }
 
@@ -65,31 +65,31 @@ pub enum Listed {
     Key {
         /// Its key.
         key: Vec<u8>,
-        /// What it is.
+        /// The object.
         object: Object,
     },
-    /// There are objects whose keys begin so.
+    /// Common prefix of the keys of several objects.
     Prefix(Vec<u8>),
 }
 
 /// A page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPage {
-    /// In the order of their bytes.
+    /// Items in the order of their bytes.
     pub items: Vec<Listed>,
-    /// Where to go on: what the next page is behind. With a NUL at its end the meta has looked at so much without
-    /// having something to tell.
+    /// Position after which the next page begins. If it ends with NUL, the meta has scanned up to
+    /// there without a result to report.
     pub next: Option<Vec<u8>>,
 }
 
-/// An upload in parts.
+/// A multipart upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
-    /// Which one.
+    /// Its id.
     pub id: UploadId,
-    /// The key that it is to have.
+    /// Key of the object to make.
     pub key: Vec<u8>,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Vec<u8>,
     /// When it began.
     pub started: Timestamp,
@@ -102,32 +102,32 @@ pub struct Part {
     pub number: u16,
     /// Its file.
     pub attr: Attr,
-    /// What is kept with it.
+    /// Its attachment.
     pub attachment: Vec<u8>,
-    /// Where in the file it lies, among others; none for all of the file.
+    /// Its range in a file with other parts; none if it is all of the file.
     pub place: Option<PartPlace>,
 }
 
 impl Part {
-    /// Where it begins in its file.
+    /// Offset in its file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.place.map_or(0, |place| place.offset)
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.place.map_or(self.attr.size, |place| place.len)
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// When it came.
+    /// Time when the part was written.
     #[must_use]
     pub fn modified(&self) -> Timestamp {
         self.place.map_or(self.attr.mtime, |place| place.modified)
@@ -138,18 +138,18 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum ObjectReply {
-    /// Done, with what was there before and is not any more; the inode is as it is now, or was before it was removed.
+    /// The operation is done. The inode is as it is now, or as it was before its removal.
     Done {
         /// The inode; none when there was nothing to remove.
         attr: Option<Attr>,
-        /// What was there.
+        /// The object that was replaced.
         replaced: Option<Object>,
     },
-    /// An expectation does not hold: this is there.
+    /// The condition does not hold: this object exists.
     Unmet(Option<Object>),
-    /// What there is of a key.
+    /// The object and the state of a key.
     Object {
-        /// The object, if it is there.
+        /// The object, if it exists.
         object: Option<Object>,
         /// The state of the key, in a backed bucket.
         state: Option<KeyState>,
@@ -160,7 +160,7 @@ pub enum ObjectReply {
     Bucket(Bucket),
     /// Some buckets.
     Buckets {
-        /// In no order.
+        /// Buckets in no order.
         buckets: Vec<Bucket>,
         /// Where the next page begins; 0 at the end.
         next: u64,
@@ -169,21 +169,22 @@ pub enum ObjectReply {
     Upload(Upload),
     /// A page of uploads.
     Uploads {
-        /// In the order of keys and names.
+        /// Uploads in the order of keys and upload ids.
         uploads: Vec<Upload>,
-        /// Whether there are no more.
+        /// Whether this is the last page.
         end: bool,
     },
     /// A page of parts.
     Parts {
-        /// In the order of their numbers.
+        /// Parts in the order of their numbers.
         parts: Vec<Part>,
-        /// Whether there are no more.
+        /// Whether this is the last page.
         end: bool,
     },
-    /// Something of a backed bucket.
+    /// An answer about a backed bucket.
     Backing(BackingReply),
-    /// The whole of an upload, and where in it the place begins that was taken; none where a part has to have a file of its own.
+    /// The whole of an upload, and the offset of the taken place in it; none if the part must have
+    /// a file of its own.
     Place(Option<(Attr, u64)>),
 }
 

@@ -146,7 +146,7 @@ fn records_come_back() {
     assert_eq!(QueueRecord::open(&entry().seal()), Ok(entry()));
 }
 
-/// What lies in stores is read for ever.
+/// Stored records must stay readable for ever.
 #[test]
 fn golden_records_never_change() {
     let sum = |sealed: Vec<u8>| Crc32c::of(&sealed[..sealed.len() - 4]).0;
@@ -219,6 +219,6 @@ fn keys_say_where_they_belong() {
     assert_eq!(keys::split_state(&keys::state(dir, b"a/b")), Some((dir, &b"a/b"[..])));
     assert!(keys::state(dir, b"a").starts_with(&keys::states(dir)));
     assert_eq!(keys::number(keys::BACKINGS, &keys::backing(dir)), Some(3));
-    // What has the same beginning is none of it.
+    // A key with the same prefix is not one of them.
     assert_eq!(keys::number(keys::BACKINGS, keys::BY), None);
 }

@@ -91,7 +91,7 @@ pub(super) fn ops() -> Vec<ObjectOp> {
     .collect()
 }
 
-/// What is about parts at their places.
+/// Operations on parts at their places.
 fn places(put: &PutObject, part: &PutPart) -> [ObjectOp; 3] {
     let placed = PutPart { place: Some(5 << 30), replaces: Some(Ino(8)), ..part.clone() };
     let whole = PutObject { body: ObjectBody::Whole { parts: 3, size: 1 << 50 }, ..put.clone() };

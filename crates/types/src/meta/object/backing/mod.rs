@@ -1,7 +1,7 @@
-//! Words of buckets that slower object stores are behind (RFC 0020).
+//! Types of buckets that are backed by slower object stores (RFC 0020).
 //!
-//! Reading order: here what backs a bucket, and its rules; `state` (of a key), `op` and `reply` (what a gateway asks, and is
-//! answered), `record` (what lies in the queue).
+//! Reading order: this file (the backing of a bucket, and its rules), `state` (of a key), `op` and
+//! `reply` (requests of a gateway and their answers), `record` (entries of the queue).
 
 mod op;
 mod record;
@@ -20,134 +20,138 @@ pub use reply::{BackingReply, Claimed, QueuePage, Queued, StatePage};
 pub(super) use reply::{state, write_state};
 pub use state::{ERROR_BYTES_MAX, ETAG_BYTES_MAX, KeyState, Place, Remote, Under, Wanted};
 
-/// Rules of a bucket at most.
+/// Most rules of a bucket.
 pub const RULES_MAX: usize = 256;
-/// Bytes of the prefixes of a bucket's rules together, at most.
+/// Most bytes of the prefixes of a bucket's rules together.
 pub const RULE_PREFIXES_MAX: usize = 16 << 10;
-/// Longest name of a backend, and of a bucket there, in bytes.
+/// Longest name of a backend, and of a bucket on it, in bytes.
 pub const BACKEND_NAME_MAX: usize = 63;
 /// Lane of the queue for objects up to [`SMALL_MAX`], and for tombstones.
 pub const LANE_SMALL: u8 = 0;
 /// Lane of the queue for larger objects.
 pub const LANE_LARGE: u8 = 1;
-/// Lane of what metas do themselves: states that are to be forgotten, and objects whose time to live ends.
+/// Lane for work that metas do themselves: states to forget, and objects that expire.
 pub const LANE_SWEEP: u8 = 2;
 /// Longest object of [`LANE_SMALL`] in bytes.
 pub const SMALL_MAX: u64 = 1 << 20;
-/// How long the state of a key is kept whose file has gone, in milliseconds.
+/// Time in milliseconds for which the state of a key is kept after its file is gone.
 pub const FORGET_MS: u64 = 3_600_000;
 
-/// What becomes of writes.
+/// When writes are acknowledged and persisted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Acknowledged from the pool, and brought to the backend behind that.
+    /// Acknowledged when the pool has them, and persisted to the backend afterwards.
     #[default]
     WriteBack,
     /// Acknowledged when the backend has it.
     WriteThrough,
-    /// Never brought to the backend, nor looked for there.
+    /// Never written to the backend, and never read from it.
     Transient,
 }
 
-/// What becomes of writes while the pool is full.
+/// Behavior of writes while the pool is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// They go through to the backend.
     WriteThrough,
-    /// They are refused.
+    /// They are rejected.
     #[default]
     SlowDown,
 }
 
-/// Who writes at the backend below a rule's prefix.
+/// The writers of a rule's prefix on the backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// What the bucket says.
+    /// As the bucket is configured.
     #[default]
     AsBucket,
-    /// Nobody else.
+    /// Only this cluster.
     Exclusive,
-    /// Others too.
+    /// Other writers too.
     Shared,
 }
 
-/// What holds for keys that begin with some bytes.
+/// Settings for keys with a common prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The bytes; none for all keys.
+    /// The prefix; empty for all keys.
     pub prefix: Vec<u8>,
-    /// What becomes of writes.
+    /// When writes are acknowledged and persisted.
     pub mode: Mode,
-    /// What is cached stays, whatever the bounds.
+    /// Cached objects stay regardless of the bounds.
     pub is_pinned: bool,
-    /// Who writes at the backend.
+    /// The writers on the backend.
     pub sharing: Sharing,
-    /// Its keys go to the backend before those that became dirty up to so many minutes before them.
+    /// Priority in minutes: its keys are persisted before keys that became dirty up to this many
+    /// minutes before them.
     pub priority: u8,
-    /// Seconds that transient objects live; 0 without end. Of others how long what is cached is taken for right where
-    /// the prefix at the backend is shared; 0 for what the bucket says.
+    /// For transient objects the time to live in seconds; 0 for no end. For others, if the prefix
+    /// is shared on the backend, the time in seconds for which cached objects are trusted; 0 for
+    /// the bucket's setting.
     pub ttl_s: u32,
-    /// Bytes of transient objects at most; 0 without bound. What metas enforce is the quota of the directory, which who
-    /// makes the rule gives it.
+    /// Most bytes of transient objects; 0 for no bound. Metas enforce the quota of the directory,
+    /// which the creator of the rule sets.
     pub quota_bytes: u64,
-    /// What becomes of writes while the pool is full.
+    /// Behavior of writes while the pool is full.
     pub when_full: WhenFull,
-    /// Replicas of what is in chunks; 0 for as many as the pool has of everything.
+    /// Replica count of bytes in chunks; 0 for the default of the pool.
     pub replicas: u8,
 }
 
-/// What backs a bucket.
+/// The backing of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// Name of the backend: a file of gateways says where it is. 1 to [`BACKEND_NAME_MAX`] bytes.
+    /// Name of the backend, 1 to [`BACKEND_NAME_MAX`] bytes: the gateways' file of backends has its
+    /// address.
     pub backend: String,
-    /// The bucket there; 1 to [`BACKEND_NAME_MAX`] bytes.
+    /// The bucket on the backend, 1 to [`BACKEND_NAME_MAX`] bytes.
     pub bucket: String,
-    /// What keys there have before those of here.
+    /// Prefix added to keys on the backend.
     pub prefix: Vec<u8>,
-    /// Others write there too, where no rule says something else.
+    /// Other writers write on the backend too, unless a rule has another setting.
     pub is_shared: bool,
-    /// Seconds that what is cached is taken for right, if others write there; and between two walks for what mounts
-    /// wrote.
+    /// Seconds for which cached objects are trusted if others write on the backend; also the
+    /// interval between two scans for files that mounts wrote.
     pub ttl_s: u32,
-    /// Bytes of what is cached at most; 0 without bound.
+    /// Most bytes of cached objects; 0 for no bound.
     pub cache_bytes: u64,
-    /// At most [`RULES_MAX`], each with another prefix.
+    /// At most [`RULES_MAX`] rules with different prefixes.
     pub rules: Vec<Rule>,
 }
 
-/// A backing that no bucket has.
+/// Why a backing is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackingError {
-    /// The backend's name.
+    /// The backend's name is invalid.
     #[error("the name of a backend has 1 to 63 bytes")]
     Backend,
-    /// The bucket there.
+    /// The name of the bucket on the backend is invalid.
     #[error("the name of a bucket at a backend has 1 to 63 bytes")]
     Bucket,
-    /// The prefix there, or that of a rule.
+    /// The prefix of the backing or of a rule is too long.
     #[error("a prefix is longer than a key")]
     Prefix,
-    /// The rules.
+    /// There are too many rules, or their prefixes are too long.
     #[error("a bucket has at most 256 rules, with 16 KiB of prefixes together")]
     Rules,
-    /// Two rules.
+    /// Two rules have the same prefix.
     #[error("two rules have the same prefix")]
     Twice,
-    /// The replicas of a rule.
+    /// A rule's replica count is too large.
     #[error("a rule has more replicas than a chain can have")]
     Replicas,
 }
 
 impl Backing {
-    /// The rule of a key: that of the longest prefix; without one objects are written back.
+    /// The rule of a key: the one with the longest matching prefix; without a match objects are
+    /// written back.
     #[must_use]
     pub fn rule_of(&self, key: &[u8]) -> Rule {
         let fitting = self.rules.iter().filter(|rule| key.starts_with(&rule.prefix));
         fitting.max_by_key(|rule| rule.prefix.len()).cloned().unwrap_or_default()
     }
 
-    /// Whether others write a key at the backend too.
+    /// Whether others also write this key on the backend.
     #[must_use]
     pub fn is_shared_at(&self, key: &[u8]) -> bool {
         match self.rule_of(key).sharing {
@@ -157,14 +161,14 @@ impl Backing {
         }
     }
 
-    /// Whether it is the same place at the same backend.
+    /// Whether both name the same prefix of the same bucket on the same backend.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
         let place = |it: &Self| (it.backend.clone(), it.bucket.clone(), it.prefix.clone());
         place(self) == place(other)
     }
 
-    /// Whether a bucket may have it.
+    /// Checks that the backing is valid.
     ///
     /// # Errors
     /// [`BackingError`].
@@ -217,7 +221,7 @@ impl Backing {
 }
 
 impl Rule {
-    /// Bytes of a rule without its prefix.
+    /// Smallest encoding of a rule in bytes, without its prefix.
     const BYTES_MIN: usize = 18;
 
     fn encode(&self, w: &mut Writer) {
@@ -228,7 +232,7 @@ impl Rule {
             Sharing::Exclusive => 1,
             Sharing::Shared => 2,
         };
-        // Bits above the first were 0 before there was something to say in them.
+        // The bits above the first were 0 in older encodings, which means [`Sharing::AsBucket`].
         w.u8(u8::from(self.is_pinned) | sharing << 1);
         w.u8(self.priority);
         w.u32(self.ttl_s);
@@ -237,7 +241,7 @@ impl Rule {
             WhenFull::WriteThrough => 0,
             WhenFull::SlowDown => 1,
         };
-        // Replicas in the bits above: before protocol 9 they were 0.
+        // The replica count is in the upper bits, which were 0 before protocol 9.
         w.u8(when_full | self.replicas << 1);
     }
 
@@ -303,7 +307,7 @@ impl Record for Backing {
     }
 }
 
-/// Writes whether there is something, and that.
+/// Writes a flag for the presence of the value, then the value.
 fn write_option<T>(w: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
     w.u8(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -311,7 +315,7 @@ fn write_option<T>(w: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Wr
     }
 }
 
-/// Text up to so many bytes, cut on the boundary of a character.
+/// Writes at most `max` bytes of text, cut at a character boundary.
 fn write_text(w: &mut Writer, text: &str, max: usize) {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

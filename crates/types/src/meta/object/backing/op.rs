@@ -1,4 +1,4 @@
-//! What a gateway and its persister ask of a meta.
+//! Requests of a gateway and its persister to a meta.
 
 use super::super::super::Name;
 use super::super::super::request::flag;
@@ -7,127 +7,128 @@ use super::state::lane;
 use super::{Backing, ERROR_BYTES_MAX, ETAG_BYTES_MAX, Place, read_text, write_option, write_text};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Keys that one claim takes at most; a meta may take fewer.
+/// Most keys that one claim takes; a meta may take fewer.
 pub const CLAIMS_MAX: u32 = 64;
 /// Longest pause and lease in milliseconds: a day.
 pub const PAUSE_MS_MAX: u32 = 86_400_000;
 
-/// Where the bytes of an object come from that is filled.
+/// Origin of the bytes of an object that is filled from the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The `ETag` that the backend has, at most [`ETAG_BYTES_MAX`] bytes.
+    /// The `ETag` on the backend, at most [`ETAG_BYTES_MAX`] bytes.
     pub etag: String,
-    /// The state that was seen before the backend was asked: its [`seq`](super::KeyState::seq), or none.
+    /// The state seen before the backend was read: its [`seq`](super::KeyState::seq), or none.
     pub seen: Option<u64>,
 }
 
-/// What became of an attempt.
+/// Outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done.
+    /// The backend was changed.
     Done {
-        /// What the backend has now; none when nothing is there.
+        /// `ETag` that the backend has now; none when it has no object.
         etag: Option<String>,
     },
-    /// It was not done, and will not be.
+    /// The attempt failed for good: the backend was not changed, and will not be.
     Failed {
-        /// Why, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
+        /// The reason, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
         error: String,
-        /// Until the next one, in milliseconds.
+        /// Pause before the next attempt, in milliseconds.
         pause_ms: u32,
     },
-    /// It may have been done, or may be done yet.
+    /// The backend may have been changed, or may still be changed.
     Unknown {
-        /// Why, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
+        /// The reason, for operators; cut at [`ERROR_BYTES_MAX`] bytes.
         error: String,
-        /// Until anybody looks what became of it, in milliseconds.
+        /// Pause before the outcome is looked up, in milliseconds.
         pause_ms: u32,
     },
-    /// It is under way.
+    /// The attempt is still in progress.
     GoingOn {
-        /// So long from now on nobody else takes the key, in milliseconds.
+        /// New lease in milliseconds from now: no other gateway takes the key in this time.
         lease_ms: u32,
     },
 }
 
-/// What is to be done.
+/// Operations on backed buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackingOp {
-    /// A bucket is backed, or not any more.
+    /// Sets or removes the backing of a bucket.
     Set {
-        /// Which bucket.
+        /// The bucket.
         bucket: Name,
-        /// By what.
+        /// The backing; none removes it.
         backing: Option<Backing>,
     },
-    /// Keys are taken that are due.
+    /// Claims keys that are due.
     Claim {
-        /// Of which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of which lane: 0 or 1.
+        /// The lane: 0 or 1.
         lane: u8,
-        /// Keys at most, 1 to [`CLAIMS_MAX`].
+        /// Most keys to claim, 1 to [`CLAIMS_MAX`].
         limit: u32,
-        /// So long nobody else takes them, in milliseconds; at most [`PAUSE_MS_MAX`].
+        /// Lease in milliseconds, at most [`PAUSE_MS_MAX`]: no other gateway takes the keys in this
+        /// time.
         lease_ms: u32,
-        /// Names the first attempt that begins; the next numbers name the others.
+        /// Put id of the first attempt that begins; the next numbers are those of the others.
         put_ids_from: u64,
     },
-    /// Says what became of an attempt.
+    /// Reports the outcome of an attempt.
     Settle {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of which key.
+        /// The key.
         key: Vec<u8>,
-        /// Which attempt.
+        /// Put id of the attempt.
         put_id: u64,
-        /// What became of it.
+        /// Its outcome.
         outcome: Outcome,
     },
-    /// The file of a clean key goes; or, where others write at the backend too, it is said that the backend does not have any more
-    /// what was evicted.
+    /// Evicts the file of a clean key. Where others also write on the backend, it may instead
+    /// record that the backend no longer has the evicted object.
     Evict {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which key.
+        /// The key.
         key: Vec<u8>,
-        /// Its state is this one.
+        /// Sequence number of the state that the caller saw.
         seq: u64,
     },
-    /// The state of a key becomes that of what mounts have made of it.
+    /// Sets the state of a key to the file that mounts have made of it.
     Adopt {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which key.
+        /// The key.
         key: Vec<u8>,
     },
-    /// A key that waits is due now.
+    /// Makes a waiting key due now.
     Hasten {
-        /// In which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Which key.
+        /// The key.
         key: Vec<u8>,
     },
-    /// A page of a queue, in its order.
+    /// Lists a page of a queue, in its order.
     ListQueue {
-        /// Of which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of which lane.
+        /// The lane.
         lane: u8,
-        /// Behind this one.
+        /// Lists only entries after this place.
         after: Option<Place>,
-        /// Entries at most.
+        /// Most entries to return.
         limit: u32,
     },
-    /// A page of states, in the order of keys.
+    /// Lists a page of states, in the order of keys.
     ListStates {
-        /// Of which bucket.
+        /// The bucket.
         bucket: Name,
-        /// Of keys that begin so.
+        /// Prefix of the keys.
         prefix: Vec<u8>,
-        /// Behind this key; empty for the beginning.
+        /// Lists only keys after this one; empty for the beginning.
         after: Vec<u8>,
-        /// States at most.
+        /// Most states to return.
         limit: u32,
     },
 }
@@ -199,7 +200,7 @@ impl BackingOp {
         }
     }
 
-    /// Whether it changes something.
+    /// Whether the operation changes anything.
     pub(in super::super) const fn changes(&self) -> bool {
         !matches!(self, Self::ListQueue { .. } | Self::ListStates { .. })
     }

@@ -1,19 +1,19 @@
-//! What lies in the queue of a bucket.
+//! Records in the queue of a bucket.
 
 use super::super::super::{Ino, Timestamp};
 use super::super::record::key;
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// An entry of a queue; its key says when it is due.
+/// An entry of a queue; its key contains the due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRecord {
     /// The key.
     pub key: Vec<u8>,
-    /// Bytes that wait; 0 for a tombstone.
+    /// Bytes to persist; 0 for a tombstone.
     pub bytes: u64,
-    /// Since when.
+    /// Time since which the key is dirty.
     pub since: Timestamp,
-    /// A transient object whose time to live ends then: its file. Of others 0; they have a state.
+    /// The file of a transient object that expires then; 0 for other entries, which have a state.
     pub file: Ino,
 }
 

@@ -1,4 +1,4 @@
-//! What a meta answers about a backed bucket.
+//! Answers of a meta about a backed bucket.
 
 use super::super::super::request::flag;
 use super::super::super::{DIR_PAGE_MAX, Timestamp};
@@ -7,17 +7,17 @@ use super::super::reply::{Object, object};
 use super::{CLAIMS_MAX, KeyState, Place, write_option};
 use crate::wire::{Reader, WireError, Writer};
 
-/// A key that was claimed.
+/// A claimed key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The key.
     pub key: Vec<u8>,
-    /// Its state, with the attempt.
+    /// Its state, which includes the attempt.
     pub state: KeyState,
-    /// The object, without its bytes, if the backend is to have it.
+    /// The object, without its bytes, if it is to be written to the backend.
     pub object: Option<Object>,
-    /// The attempt begins now. Otherwise nobody knows what became of it: the backend is to be asked before anything else is
-    /// done.
+    /// The attempt begins now. If false, the outcome of an earlier attempt is unknown: the gateway
+    /// must ask the backend before anything else.
     pub is_fresh: bool,
 }
 
@@ -26,22 +26,22 @@ pub struct Claimed {
 pub struct Queued {
     /// The key.
     pub key: Vec<u8>,
-    /// Bytes that wait; 0 for a tombstone.
+    /// Bytes to persist; 0 for a tombstone.
     pub bytes: u64,
-    /// Dirty since then.
+    /// Time since which the key is dirty.
     pub since: Timestamp,
-    /// Where it lies.
+    /// Its place in the queue.
     pub place: Place,
 }
 
 /// A page of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueuePage {
-    /// In the order of their places.
+    /// Entries in the order of their places.
     pub entries: Vec<Queued>,
-    /// Whether there are no more.
+    /// Whether this is the last page.
     pub end: bool,
-    /// What time the meta has, in milliseconds since 1970: what is due up to then may be claimed.
+    /// The meta's time in milliseconds since 1970: entries due up to then may be claimed.
     pub now_ms: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct QueuePage {
 pub struct StatePage {
     /// Keys and states, in the order of keys.
     pub states: Vec<(Vec<u8>, KeyState)>,
-    /// Whether there are no more.
+    /// Whether this is the last page.
     pub end: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct StatePage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum BackingReply {
-    /// Keys that were claimed.
+    /// The claimed keys.
     Claims(Vec<Claimed>),
     /// A page of a queue.
     Queue(QueuePage),
@@ -66,9 +66,9 @@ pub enum BackingReply {
     States(StatePage),
     /// The state of a key as it is now.
     Settled(KeyState),
-    /// The same of a key that may have none.
+    /// The state of a key, if it has one.
     State(Option<KeyState>),
-    /// Whether it was done.
+    /// Whether the operation changed anything.
     Is(bool),
 }
 

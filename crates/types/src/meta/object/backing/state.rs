@@ -5,26 +5,26 @@ use super::super::super::{Ino, Timestamp};
 use super::{LANE_SWEEP, Mode, read_text, write_option, write_text};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Longest text of a failure that a state keeps, in bytes; the rest is cut off.
+/// Longest error text in a state, in bytes; the rest is cut off.
 pub const ERROR_BYTES_MAX: usize = 200;
 /// Longest `ETag` of a backend in bytes.
 pub const ETAG_BYTES_MAX: usize = 200;
 
-/// What the backend is to have.
+/// The object that the backend should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The content of a file.
     File {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its length in bytes.
         size: u64,
-        /// When it changed last. Not the time of its content, which anybody can set to what it was.
+        /// Time of its last change. This is not the mtime, which any user can set back.
         ctime: Timestamp,
     },
     /// Nothing: the object was removed.
     Nothing,
-    /// What it has is right: the file was evicted.
+    /// The object that it has is right: the file was evicted here.
     Forgotten,
 }
 
@@ -36,63 +36,64 @@ impl Wanted {
     }
 }
 
-/// What the backend has, as far as is known.
+/// The object that the backend has, as far as known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its `ETag` there, at most [`ETAG_BYTES_MAX`] bytes.
+    /// Its `ETag` on the backend, at most [`ETAG_BYTES_MAX`] bytes.
     pub etag: String,
-    /// The change that it is of.
+    /// Sequence number of the change that wrote it.
     pub seq: u64,
 }
 
 /// A place in the queue of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// 0 to 2.
+    /// The lane, 0 to 2.
     pub lane: u8,
-    /// From when on it may be taken: milliseconds since 1970.
+    /// Due time: the key may be claimed from then on, in milliseconds since 1970.
     pub due_ms: u64,
-    /// Tells those of one moment apart.
+    /// Distinguishes places with the same due time.
     pub n: u64,
 }
 
-/// An attempt that is under way, or of which nobody knows what became.
+/// An attempt in progress, or one with an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Under {
-    /// The change that it was made for.
+    /// Sequence number of the change that it persists.
     pub seq: u64,
-    /// What the backend keeps with the object.
+    /// Put id, which the backend keeps with the object.
     pub put_id: u64,
-    /// When it began.
+    /// Start time of the attempt.
     pub since: Timestamp,
 }
 
 /// The state of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyState {
-    /// Names the last acknowledged change; never used again.
+    /// Number of the last acknowledged change; never used again.
     pub seq: u64,
-    /// What the backend is to have.
+    /// The object that the backend should have.
     pub wanted: Wanted,
-    /// What it has, as far as is known.
+    /// The object that it has, as far as known.
     pub has: Option<Remote>,
-    /// Where the key lies in the queue. None of a file that the backend has; in [`LANE_SWEEP`] when the state is to be
-    /// forgotten.
+    /// The key's place in the queue. None if the backend has the file; in [`LANE_SWEEP`] if the
+    /// state is to be forgotten.
     pub place: Option<Place>,
-    /// The attempt that is under way, or was of unknown outcome.
+    /// The attempt in progress, or one with an unknown outcome.
     pub under: Option<Under>,
-    /// When it became dirty, which overwrites keep; of a clean one when that was done.
+    /// Time when the key became dirty, which overwrites keep; for a clean key, time when it became
+    /// clean.
     pub since: Timestamp,
-    /// The rule that held for the last change.
+    /// Mode of the rule that applied to the last change.
     pub mode: Mode,
-    /// Attempts in turn that were not done.
+    /// Number of failed attempts in a row.
     pub attempts: u32,
-    /// What became of the last of them, cut at [`ERROR_BYTES_MAX`] bytes; empty when there is none.
+    /// Error of the last of them, cut at [`ERROR_BYTES_MAX`] bytes; empty when there is none.
     pub error: String,
 }
 
 impl KeyState {
-    /// The backend has what is wanted, and nothing is under way.
+    /// Whether the backend has the wanted object, and no attempt is in progress.
     #[must_use]
     pub const fn is_clean(&self) -> bool {
         match self.place {
@@ -101,13 +102,13 @@ impl KeyState {
         }
     }
 
-    /// It waits in the queue.
+    /// Whether the key waits in the queue.
     #[must_use]
     pub const fn is_dirty(&self) -> bool {
         !self.is_clean()
     }
 
-    /// The key was removed here: whatever the backend has of it is to go, or has gone.
+    /// Whether the key was removed here: the backend's object must be removed, or is already gone.
     #[must_use]
     pub const fn is_tombstone(&self) -> bool {
         matches!(self.wanted, Wanted::Nothing)
