@@ -1,38 +1,38 @@
-//! Access control lists (acl(5)), in the form that Linux gives them as extended attributes.
+//! Access control lists (acl(5)), in Linux' form for extended attributes.
 //!
 //! A value is a version and entries, little endian: `u32` version (2); then for each entry `u16`
-//! tag, `u16` permissions, `u32` user or group, all ones where the tag names neither. The rules are
+//! tag, `u16` permissions, `u32` user or group, all ones if the tag names neither. The rules are
 //! those of Linux (`fs/posix_acl.c`): [`Acl::parse`] checks as `posix_acl_valid` does,
 //! [`Acl::inherit`] is `posix_acl_create_masq`, and [`Acl::chmod`] is `posix_acl_chmod_masq`.
 
 use super::{MetaError, XattrName};
 
-/// The version of the form.
+/// Version of the encoding.
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// Who is nobody in particular.
+/// The id of an entry that names no user or group.
 const NO_ID: u32 = u32::MAX;
 /// Read, write and execute.
 const ALL: u16 = 0o7;
-/// What a list says of a mode.
+/// The permission bits of a mode.
 const PERMISSIONS: u16 = 0o777;
 
-/// Entries of one list: Linux asks a mount for a page of 4 KiB, and refuses all access by a list
-/// that does not fit.
+/// Entries of one list: Linux reads a list from a mount into one page of 4 KiB, and denies all
+/// access if the list does not fit.
 pub const ACL_ENTRIES_MAX: usize = (4096 - HEADER_BYTES) / ENTRY_BYTES;
 
-/// Which list of an inode.
+/// The two lists of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AclKind {
-    /// Who may do what with the inode.
+    /// Permissions on the inode.
     Access,
-    /// What the inodes that are made in a directory begin with.
+    /// Of a directory: the initial lists of inodes made in it.
     Default,
 }
 
 impl AclKind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Access, Self::Default];
 
     /// The name of the extended attribute.
@@ -44,23 +44,23 @@ impl AclKind {
         }
     }
 
-    /// The same, checked.
+    /// The name as a checked type.
     ///
     /// # Panics
-    /// Never: both are names.
+    /// Never: both are valid names.
     #[must_use]
     pub fn name(self) -> XattrName {
         XattrName::new(self.as_bytes()).expect("it is a name")
     }
 
-    /// The list that an extended attribute of this name is.
+    /// The kind of list that an extended attribute of this name holds.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_bytes() == name)
     }
 }
 
-/// To whom an entry of a list applies.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     /// The owner.
@@ -69,7 +69,7 @@ enum Tag {
     /// The inode's group.
     GroupObj,
     Group(u32),
-    /// Everybody but the owner and others: no more than this.
+    /// The upper bound of all entries except the owner's and the others'.
     Mask,
     Other,
 }
@@ -93,7 +93,8 @@ impl Tag {
         }
     }
 
-    /// None of a code that there is not, and of a named user or group without a name.
+    /// The tag of an encoded code and id; none for an unknown code, and for a named user or group
+    /// without an id.
     fn of(code: u16, id: u32) -> Option<Self> {
         let named = Some(id).filter(|id| *id != NO_ID);
         match code {
@@ -114,7 +115,7 @@ struct AclEntry {
     permissions: u16,
 }
 
-/// What may come next in a list.
+/// The entry that may come next in a list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     UserObj,
@@ -124,9 +125,9 @@ enum Next {
     Nothing,
 }
 
-/// Whether the entries are those of a list, in their order: the owner, named users, the group,
-/// named groups, the mask, others. Named entries need a mask. As in Linux a user may be named
-/// twice, and the first entry counts.
+/// Whether the entries form a valid list, in this order: the owner, named users, the group, named
+/// groups, the mask, others. Named entries need a mask. As in Linux a user may be named twice, and
+/// the first entry counts.
 fn is_valid(entries: &[AclEntry]) -> bool {
     let (mut next, mut needs_mask) = (Next::UserObj, false);
     for entry in entries {
@@ -149,7 +150,7 @@ fn is_valid(entries: &[AclEntry]) -> bool {
     next == Next::Nothing
 }
 
-/// A list that makes sense.
+/// A valid access control list.
 ///
 /// ```
 /// use millpond_types::meta::Acl;
@@ -164,7 +165,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// The list that says what the permissions of a mode say.
+    /// The list with the permissions of a mode.
     #[must_use]
     pub fn from_mode(mode: u16) -> Self {
         let entry = |tag, shift: u16| AclEntry { tag, permissions: mode >> shift & ALL };
@@ -172,12 +173,12 @@ impl Acl {
         Self { entries: entries.to_vec() }
     }
 
-    /// Reads the value of an extended attribute; none of one without entries, which stands for no
+    /// Decodes the value of an extended attribute; none for a value without entries, which means no
     /// list.
     ///
     /// # Errors
-    /// `Invalid` for what is no list or makes no sense, `NotSupported` for another version of the
-    /// form, `NoSpace` for more than [`ACL_ENTRIES_MAX`] entries.
+    /// `Invalid` for a malformed or contradictory list, `NotSupported` for another version of the
+    /// encoding, `NoSpace` for more than [`ACL_ENTRIES_MAX`] entries.
     pub fn parse(value: &[u8]) -> Result<Option<Self>, MetaError> {
         if value.is_empty() {
             return Ok(None);
@@ -218,15 +219,15 @@ impl Acl {
         bytes
     }
 
-    /// Whether it says no more than the permissions of a mode can: it need not be kept then.
+    /// Whether a mode can hold all permissions of the list, so that the list need not be stored.
     #[must_use]
     pub fn is_minimal(&self) -> bool {
         let is_of_mode = |tag| matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other);
         self.entries.iter().all(|entry| is_of_mode(entry.tag))
     }
 
-    /// The permissions of a mode beside this list: those of the group are the mask, if there is
-    /// one.
+    /// The permissions of the mode that goes with this list: the group bits are the mask, if there
+    /// is one.
     #[must_use]
     pub fn mode(&self) -> u16 {
         let group = self.group_class();
@@ -239,14 +240,14 @@ impl Acl {
         self.entries.iter().map(of_class).sum()
     }
 
-    /// Somebody sets these permissions: the owner's and others' entry become them, and the mask, or
-    /// the group's entry where there is none.
+    /// Applies a chmod: sets the owner's and the others' entry, and the mask, or the group's entry
+    /// if there is no mask.
     pub fn chmod(&mut self, mode: u16) {
         self.each_class(|permissions, of_mode| *permissions = of_mode, mode);
     }
 
-    /// What an inode gets that is made with this mode where this is the default list: its access
-    /// list and its mode. A list that is minimal need not be kept. The umask does not count.
+    /// The access list and mode of a new inode in a directory with this default list, for the
+    /// requested mode. A minimal list need not be stored. The umask does not apply.
     #[must_use]
     pub fn inherit(&self, mode: u16) -> (Self, u16) {
         let mut access = self.clone();
@@ -255,13 +256,13 @@ impl Acl {
         (access, mode)
     }
 
-    /// The entry that the group's permissions in a mode are of.
+    /// The entry that the group bits of a mode show.
     fn group_class(&self) -> Tag {
         let has_mask = self.entries.iter().any(|entry| entry.tag == Tag::Mask);
         if has_mask { Tag::Mask } else { Tag::GroupObj }
     }
 
-    /// Changes the entries that a mode shows, each by what the mode says.
+    /// Applies `change` to each entry that a mode shows, with that entry's bits of `mode`.
     fn each_class(&mut self, change: impl Fn(&mut u16, u16), mode: u16) {
         let group = self.group_class();
         for AclEntry { tag, permissions } in &mut self.entries {
@@ -295,14 +296,14 @@ mod tests {
         Acl::parse(&value(entries)).unwrap().unwrap()
     }
 
-    /// As `getfacl -n` shows it.
+    /// The entries as `getfacl -n` shows them.
     fn shown(acl: &Acl) -> Vec<(Tag, u16)> {
         acl.entries.iter().map(|entry| (entry.tag, entry.permissions)).collect()
     }
 
     #[test]
     fn the_form_is_that_of_linux() {
-        // setfacl -m u:1000:rwx,m::rx on a file of 0640, by getfattr -e hex.
+        // setfacl -m u:1000:rwx,m::rx on a file of 0640, read with getfattr -e hex.
         let golden = "0200000001000600ffffffff02000700e803000004000400ffffffff10000500ffffffff\
                       20000000ffffffff";
         let byte = |at| u8::from_str_radix(&golden[at..at + 2], 16).unwrap();
@@ -333,7 +334,7 @@ mod tests {
             &[(OWNER, 7), (GROUP, 5), (mask, 1), (other, 0)],
             &[(OWNER, 7), (user, 7), (GROUP, 5), (mask, 1), (other, 0)],
             &[(OWNER, 7), (GROUP, 5), (Tag::Group(0), 2), (mask, 1), (other, 0)],
-            // Linux does not look at the order of users, nor whether one is named twice.
+            // Linux checks neither the order of users nor whether one is named twice.
             &[
                 (OWNER, 7),
                 (Tag::User(9), 1),
@@ -357,7 +358,7 @@ mod tests {
             &[(OWNER, 7), (GROUP, 5), (other, 0), (other, 0)],
             &[(OWNER, 7), (GROUP, 5), (mask, 0), (mask, 0), (other, 0)],
             &[(GROUP, 5), (OWNER, 7), (other, 0)],
-            // Named ones need a mask.
+            // Named entries need a mask.
             &[(OWNER, 7), (user, 7), (GROUP, 5), (other, 0)],
             &[(OWNER, 8), (GROUP, 5), (other, 0)],
             &[(OWNER, 7), (Tag::User(NO_ID), 7), (GROUP, 5), (mask, 7), (other, 0)],
@@ -419,7 +420,7 @@ mod tests {
         let (access, mode) = default.inherit(0o2664);
         let wanted = [(OWNER, 6), (Tag::User(5), 7), (GROUP, 5), (Tag::Mask, 6), (Tag::Other, 4)];
         assert_eq!((shown(&access), mode), (wanted.to_vec(), 0o2664));
-        // Without a mask the group's own entry counts, and the list is a mode.
+        // Without a mask the group's own entry counts, and the list fits in a mode.
         let (access, mode) = Acl::from_mode(0o750).inherit(0o666);
         assert_eq!((access, mode), (Acl::from_mode(0o640), 0o640));
     }

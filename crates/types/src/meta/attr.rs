@@ -1,16 +1,16 @@
-//! What an inode is.
+//! Attributes of inodes.
 
 use std::fmt;
 
 use super::Layout;
 use crate::wire::{Reader, WireError, Writer};
 
-/// Number of an inode: never reused, so a name for ever.
+/// Number of an inode: never reused, so it identifies the inode forever.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
 
 impl Ino {
-    /// The directory at the top of a volume.
+    /// The root directory of a volume.
     pub const ROOT: Self = Self(1);
 }
 
@@ -20,13 +20,13 @@ impl fmt::Display for Ino {
     }
 }
 
-/// What kind of file an inode is.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FileKind {
-    /// Bytes.
+    /// A regular file.
     Regular = 1,
-    /// Names.
+    /// A directory.
     Directory = 2,
     /// A symbolic link.
     Symlink = 3,
@@ -66,7 +66,7 @@ impl FileKind {
         }
     }
 
-    /// The kind that the `S_IFMT` bits of `st_mode` name.
+    /// The kind of the `S_IFMT` bits of `st_mode`.
     #[must_use]
     pub fn from_mode(mode: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.mode_bits() == mode & 0o170_000)
@@ -82,19 +82,19 @@ impl FileKind {
     }
 }
 
-/// Seconds after which a read is noted again.
+/// Seconds after which a read updates the access time again.
 const READ_NOTED_S: i64 = 24 * 3600;
 
-/// Beside a kind: the bytes lie in the store.
+/// Bit of the kind byte: the file's bytes are in the store.
 const STORED: u8 = 0x80;
-/// Beside a kind: the name of the chunks is not the data id, and follows at the end.
+/// Bit of the kind byte: the name of the chunks differs from the data id, and follows at the end.
 const OWN_CHUNKS: u8 = 0x40;
-/// Beside a kind: there is a record of the chunks.
+/// Bit of the kind byte: the chunks have a [`super::SharedRecord`].
 const SHARED: u8 = 0x20;
-/// Beside a kind: [`Attr::solid`] and [`Attr::cuts`] follow at the end.
+/// Bit of the kind byte: [`Attr::solid`] and [`Attr::cuts`] follow at the end.
 const SOLID: u8 = 0x10;
 
-/// A point in time: seconds since 1970 (before it: negative) and nanoseconds behind them.
+/// A point in time: seconds since 1970 (negative before it) and nanoseconds after them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp {
     /// Whole seconds.
@@ -125,14 +125,14 @@ impl Timestamp {
     }
 }
 
-/// Bytes that were written to chunks, all of them.
+/// A range of bytes that was completely written to chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// The first one.
+    /// Its first byte.
     pub from: u64,
-    /// The end; not before `from`. Nothing is said where both are the same.
+    /// Its end, not before `from`. If both are equal, the range is empty.
     pub to: u64,
-    /// [`Attr::cuts`] as it was known before they were written.
+    /// [`Attr::cuts`] as known before the write.
     pub cuts: u32,
 }
 
@@ -152,10 +152,10 @@ impl Filled {
     }
 }
 
-/// What `stat` tells of an inode, and where its bytes lie.
+/// Attributes of an inode, as `stat` reports them, and the place of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Which inode.
+    /// The inode.
     pub ino: Ino,
     /// Its kind.
     pub kind: FileKind,
@@ -165,40 +165,42 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that lead to it; of a directory 2 and one for every directory in it.
+    /// Number of names that lead to it; for a directory 2, plus one for every directory in it.
     pub nlink: u32,
     /// Device number of a device file, as Linux encodes it in 32 bits.
     pub rdev: u32,
-    /// Bytes of a file or of a link's target.
+    /// Length in bytes of a file or of a link's target.
     pub size: u64,
-    /// Last read that was worth noting.
+    /// Time of the last read that updated it.
     pub atime: Timestamp,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Timestamp,
-    /// Last change of anything.
+    /// Time of the last change of anything.
     pub ctime: Timestamp,
-    /// When it was made.
+    /// Time of creation.
     pub btime: Timestamp,
-    /// Names the bytes: chunks belong to a data id, and a file that is cut to nothing gets a new one.
+    /// Data id of the bytes: chunks belong to a data id, and a file that is truncated to zero gets
+    /// a new one.
     pub data: u64,
-    /// Name of the chunks that the bytes lie in; none of a file whose bytes lie in the store. It is `data`,
-    /// unless they lay in the store before: then it is a number of its own, so that nobody else has
-    /// ever written to chunks of that name.
+    /// Name of the chunks with the bytes; none for a file with its bytes in the store. It equals
+    /// `data` unless the bytes were in the store before. Then it is a number of its own, so that no
+    /// other writer ever wrote to chunks of that name.
     pub chunks: Option<u64>,
-    /// There is a [`super::SharedRecord`] of the chunks: other files may have them, or they have others behind
-    /// them.
+    /// The chunks have a [`super::SharedRecord`]: other files may share them, or they have base
+    /// chunks.
     pub is_shared: bool,
-    /// All bytes before this one were written to chunks: one that is missing is lost, and no hole.
-    /// At most `size`; 0 while the bytes lie in the store.
+    /// All bytes before this offset were written to chunks: a missing chunk there is lost, not a
+    /// hole. At most `size`; 0 while the bytes are in the store.
     pub solid: u64,
-    /// Grows when a client begins or ends to take bytes out of chunks, and is odd in between. A range
-    /// that was written under another number may be gone.
+    /// Grows when a client begins or ends to remove bytes from chunks, and is odd in between. A
+    /// range written under another number may be gone.
     pub cuts: u32,
-    /// Where chunks lie.
+    /// Placement of the chunks.
     pub layout: Layout,
-    /// The directory that a directory lies in; of other kinds the one it was made in, which may be gone.
+    /// The parent of a directory. For other kinds, the directory in which the inode was made, which
+    /// may be gone.
     pub parent: Ino,
-    /// Grows with every change of the inode itself.
+    /// Version of the inode itself: grows with every change.
     pub version: u64,
 }
 
@@ -212,13 +214,13 @@ impl Attr {
         self.kind.mode_bits() | self.mode as u32
     }
 
-    /// Whether it is a file whose bytes lie in the store.
+    /// Whether it is a file with its bytes in the store.
     #[must_use]
     pub const fn is_stored(&self) -> bool {
         self.chunks.is_none()
     }
 
-    /// Name of the file's chunks: of those that there are, or of those that an empty file would get.
+    /// Name of the file's chunks: of the existing ones, or of those that an empty file would get.
     #[must_use]
     pub const fn chunk_data(&self) -> u64 {
         match self.chunks {
@@ -227,16 +229,16 @@ impl Attr {
         }
     }
 
-    /// Whether a read at this time is to be noted as `relatime` of mount(8) has it: the last one that was is not later than
-    /// a change, or a day old.
+    /// Whether a read at this time updates the access time, as with `relatime` of mount(8): if the
+    /// last noted read is not later than a change, or a day old.
     #[must_use]
     pub fn is_read_due(&self, at: Timestamp) -> bool {
         let is_old = at.secs.saturating_sub(self.atime.secs) >= READ_NOTED_S;
         at > self.atime && (self.atime <= self.mtime || self.atime <= self.ctime || is_old)
     }
 
-    /// Takes note of a range that was written to these chunks without a gap: more of the file is solid
-    /// if the range meets what was solid, and nobody cut since.
+    /// Records a range that was written to these chunks without a gap. The solid length grows if
+    /// the range begins within it, and no cut happened since.
     pub fn fill(&mut self, filled: &Filled) {
         let reaches = filled.from <= self.solid && filled.cuts == self.cuts;
         if reaches && self.cuts.is_multiple_of(2) && !self.is_stored() {
@@ -244,16 +246,16 @@ impl Attr {
         }
     }
 
-    /// Bytes from `from` on are taken out of chunks from now on, or have been if that has ended.
+    /// Records that a client begins, or has ended, to remove the bytes from `from` on from chunks.
     pub fn hollow(&mut self, from: u64, ended: bool) {
         self.solid = self.solid.min(from);
         self.cuts = Self::cuts_after(self.cuts, ended);
     }
 
-    /// The number of cuts after one more has begun, or ended.
+    /// The value of [`Attr::cuts`] after one more cut has begun, or ended.
     #[must_use]
     pub const fn cuts_after(cuts: u32, ended: bool) -> u32 {
-        // Several may cut at the same time: then it is the last word that counts.
+        // Cuts may overlap: the last report decides whether the number is odd.
         let is_pending = !cuts.is_multiple_of(2);
         cuts.wrapping_add(if is_pending == ended { 1 } else { 2 })
     }
@@ -267,7 +269,7 @@ impl Attr {
     pub(super) fn encode(&self, w: &mut Writer) {
         w.u64(self.ino.0);
         let own = self.chunks.filter(|chunks| *chunks != self.data);
-        // Files of volumes from before there were bytes in the store have neither bit.
+        // Files of volumes from before bytes were kept in the store have neither bit.
         let place = if self.is_stored() { STORED } else { u8::from(own.is_some()) * OWN_CHUNKS };
         let has_solid = self.solid > 0 || self.cuts > 0;
         let more = (u8::from(self.is_shared) * SHARED) | (u8::from(has_solid) * SOLID);
@@ -348,10 +350,10 @@ impl Attr {
     }
 }
 
-/// A text is no name of a file; the message says why.
+/// A text that is no valid name; the message gives the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// More bytes than a name may have.
+    /// The name is too long.
     #[error("the name has {0} bytes: at most {max} are allowed", max = Name::BYTES_MAX)]
     TooLong(usize),
     /// Empty, `.`, `..`, or with a slash or a NUL byte in it.
@@ -359,7 +361,7 @@ pub enum NameError {
     NoName,
 }
 
-/// Appends at most 255 bytes behind their number.
+/// Appends the length as one byte, then at most 255 bytes.
 fn write_short(w: &mut Writer, bytes: &[u8]) {
     w.u8(u8::try_from(bytes.len()).expect("a name has at most 255 bytes"));
     w.raw(bytes);
@@ -378,7 +380,7 @@ impl Name {
     /// Longest name in bytes (Linux' `NAME_MAX`).
     pub const BYTES_MAX: usize = 255;
 
-    /// Checks a name.
+    /// Checks and copies a name.
     ///
     /// # Errors
     /// [`NameError`].
@@ -420,12 +422,13 @@ impl fmt::Display for Name {
     }
 }
 
-/// The name of an extended attribute with its class, as in `user.mime_type`: 1 to 255 bytes without NUL.
+/// The name of an extended attribute with its class, as in `user.mime_type`: 1 to 255 bytes without
+/// NUL.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct XattrName(Box<[u8]>);
 
 impl XattrName {
-    /// Checks a name.
+    /// Checks and copies a name.
     ///
     /// # Errors
     /// [`NameError`].

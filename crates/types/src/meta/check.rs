@@ -1,21 +1,21 @@
-//! What a check of a volume asks of metas: records as they lie in the store, and repairs.
+//! Requests of a volume check to metas: stored records, and repairs.
 
 use super::request::flag;
 use super::{Ino, Name};
 use crate::limits::{STORE_KEY_BYTES_MAX, STORE_PAGE_KEYS_MAX, STORE_VALUE_BYTES_MAX};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Records that are read at one moment at most.
+/// Most records that one request reads at the same moment.
 pub const RECORDS_AT_ONCE_MAX: usize = 1000;
 
-/// A page of records is wanted, as they lie in the store.
+/// Request for a page of records as they are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordRange {
     /// The first key.
     pub start: Vec<u8>,
-    /// The first key behind the range.
+    /// The end of the range, exclusive.
     pub end: Vec<u8>,
-    /// With the values; without, they come empty.
+    /// Whether to return the values; otherwise they are empty.
     pub values: bool,
 }
 
@@ -24,112 +24,113 @@ pub struct RecordRange {
 pub struct RecordPage {
     /// Keys and values, in the order of their keys.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where the range goes on; `None` at its end.
+    /// Start of the next page; `None` at the end of the range.
     pub next: Option<Vec<u8>>,
 }
 
-/// Something in a volume is to be put right. Each looks first whether it is still as it was found, and does
-/// nothing otherwise. A version is the inode's when it was found: nothing that counts has changed as long
-/// as it is the same.
+/// A repair of a volume. Each first checks that the fault is still as it was found, and otherwise
+/// does nothing. A version is the inode's version when the fault was found: as long as it is the
+/// same, no relevant field has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// A root directory, when there is none.
+    /// Makes a root directory when there is none.
     Root,
-    /// A record that cannot be read is put where nobody looks for it.
+    /// Moves an unreadable record to a prefix that nothing else reads.
     Aside {
         /// Its key.
         key: Vec<u8>,
     },
-    /// A name that leads nowhere or lies in no directory goes; one that says the wrong kind says the right one.
+    /// Removes a name that leads nowhere or is in no directory; corrects a name with the wrong
+    /// kind.
     Name {
-        /// In which directory.
+        /// The directory.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// One of several names of a directory goes.
+    /// Removes one of several names of a directory.
     ExtraName {
-        /// In which directory it lies.
+        /// The directory that contains the name.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
         /// The directory that it leads to.
         ino: Ino,
-        /// That one's version.
+        /// Version of that directory.
         version: u64,
     },
-    /// A directory says that it lies where its name is.
+    /// Sets the parent of a directory to the directory that contains its name.
     Place {
-        /// Which directory.
+        /// The directory.
         ino: Ino,
         /// Its version.
         version: u64,
-        /// Where it lies.
+        /// The parent.
         parent: Ino,
     },
-    /// Another link count.
+    /// Sets a link count.
     Links {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its version.
         version: u64,
         /// The count.
         nlink: u32,
     },
-    /// An inode without a name gets one in `/lost+found`.
+    /// Gives an inode without a name one in `/lost+found`.
     Nameless {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its version.
         version: u64,
-        /// Its link count then.
+        /// Its link count afterwards.
         nlink: u32,
     },
-    /// An inode with names is no orphan, and not in a trash.
+    /// Removes an inode with names from the orphans and from a trash.
     Named {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its version.
         version: u64,
         /// Its link count.
         nlink: u32,
-        /// The directory in whose trash it is; 0 for none.
+        /// The directory with the trash that holds it; 0 for none.
         trash: Ino,
     },
-    /// A directory that lies in itself, by way of others, moves to `/lost+found`.
+    /// Moves a directory that contains itself, through other directories, to `/lost+found`.
     Ring {
-        /// Which one.
+        /// The directory.
         ino: Ino,
     },
-    /// Extended attributes are counted again.
+    /// Counts the extended attributes of an inode again.
     Xattrs {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// A record of an inode that is not there goes.
+    /// Removes a record of an inode that does not exist.
     Stray {
         /// Its key.
         key: Vec<u8>,
     },
-    /// Another count of what counts for a quota.
+    /// Sets a part of a quota's usage.
     Usage {
-        /// Key of the part that is counted.
+        /// Key of the part.
         key: Vec<u8>,
-        /// The part's version; 0 when it is not there.
+        /// The part's version; 0 when it does not exist.
         version: u64,
         /// Bytes.
         bytes: u64,
         /// Inodes.
         inodes: u64,
     },
-    /// The places of a name in a directory of objects are what its entry says.
+    /// Sets the places of a name in a directory of objects to those of its entry.
     Places {
-        /// In which directory.
+        /// The directory.
         dir: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// Other users of chunks that several files have; without any they are garbage.
+    /// Sets the number of users of shared chunks; without users the chunks become garbage.
     Users {
         /// The name of the chunks.
         chunks: u64,
@@ -301,7 +302,7 @@ impl Repair {
         })
     }
 
-    /// Whether it may need a new inode: a directory for what is found.
+    /// Whether the repair may need a new inode, for the `/lost+found` directory.
     #[must_use]
     pub const fn takes_id(&self) -> bool {
         matches!(self, Self::Nameless { .. } | Self::Ring { .. })

@@ -1,78 +1,79 @@
-//! Bytes of small files, which lie in the store beside their inodes, and how they go to chunks.
+//! Bytes of small files, which are in the store beside their inodes, and their move to chunks.
 //!
-//! A file begins with its bytes in the store, and stays there while it is not written to behind
-//! [`INLINE_MAX`]. It goes to chunks once and for ever: only a file that is cut to nothing begins anew. So who
-//! believes that bytes lie in chunks of a name is right as long as they have that name; who believes that
-//! they lie in the store says so with each change, which is not done otherwise.
+//! A file begins with its bytes in the store, and stays there until a write goes beyond
+//! [`INLINE_MAX`]. It moves to chunks once and for good; only truncation to zero starts it in the
+//! store again. So a client that believes the bytes are in chunks of some name is right as long as
+//! the file has that name. A client that believes they are in the store states it with each change,
+//! and the change fails if that is wrong.
 
 use super::request::flag;
 use super::{Attr, Ino, Name, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Bytes of a file that lie in the store at most. A commit of them takes hardly longer than one of an inode
-/// alone; larger ones would fill the store's log, which all operations share, with bytes.
+/// Most bytes of a file that stay in the store. Committing them takes hardly longer than committing
+/// an inode alone; more would fill the store's log, which all operations share, with file bytes.
 pub const INLINE_MAX: usize = 16 << 10;
-/// Bytes of a file that lie in the store for a while at most: what was put there whole. Those of more than
-/// [`INLINE_MAX`] are brought to chunks when they are there, and nobody waits for that.
+/// Most bytes of a file that may be in the store for a while, if they were put as one whole. A meta
+/// moves those of more than [`INLINE_MAX`] to chunks afterwards, and no caller waits for it.
 pub const STORED_MAX: usize = 64 << 10;
-/// Names of a path that a meta walks at most.
+/// Most names of a path that a meta walks.
 pub const FILE_PATH_MAX: usize = 64;
 
-/// An inode, and its bytes if they lie in the store.
+/// An inode, and its bytes if they are in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// The inode.
     pub attr: Attr,
-    /// Its first bytes, while [`Attr::is_stored`]; what is missing up to its length is zeros.
+    /// Its first bytes, while [`Attr::is_stored`]; zeros follow up to its length.
     pub bytes: Vec<u8>,
 }
 
-/// Bytes to be written to a file whose bytes lie in the store.
+/// Request to write bytes to a file with its bytes in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteInline {
-    /// Which file.
+    /// The file.
     pub ino: Ino,
-    /// Its data id: another one has been cut to nothing since.
+    /// Its data id; the request fails if the file was truncated to zero since.
     pub data: u64,
-    /// Where the bytes go.
+    /// Offset of the bytes in the file.
     pub offset: u32,
     /// The bytes; they end within [`STORED_MAX`].
     pub bytes: Vec<u8>,
-    /// When they were written.
+    /// Time of the write.
     pub mtime: Timestamp,
 }
 
-/// A name for chunks is wanted. What is written to them is garbage, and goes after some minutes, until a
-/// [`Spill`] names them.
+/// Request for a name for chunks. Bytes written to them are garbage, and are removed after some
+/// minutes, unless a [`Spill`] names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// For which file.
+    /// The file.
     pub ino: Ino,
-    /// Chunks are written up to this length.
+    /// Length up to which the client will write chunks.
     pub size: u64,
 }
 
-/// The bytes of a file have been written to chunks of a reserved name, and more with them.
+/// Report that the bytes of a file, and more, have been written to chunks of a reserved name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spill {
-    /// Which file.
+    /// The file.
     pub ino: Ino,
-    /// Its version when its bytes were read.
+    /// Its version when the client read its bytes.
     pub version: u64,
     /// The name of the chunks.
     pub chunks: u64,
-    /// The file reaches at least so far.
+    /// The file's length afterwards, at least.
     pub size: u64,
-    /// All bytes before this one were written to the chunks.
+    /// All bytes before this offset were written to the chunks.
     pub solid: u64,
-    /// When bytes were written; nothing when they were brought there as they were.
+    /// Time of the write; none when the bytes only moved.
     pub mtime: Option<Timestamp>,
 }
 
-/// A whole file, made or put in the place of the bytes of the one that is there.
+/// Request to put a whole file: makes it, or replaces the bytes of the existing one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutFile {
-    /// Its directories from the root on, then its name; none of them is a link.
+    /// Its directories from the root on, then its name; none of them may be a symbolic link.
     pub path: Vec<Name>,
     /// Permission bits of a new file.
     pub mode: u16,
@@ -104,10 +105,10 @@ pub(super) fn read_path(r: &mut Reader<'_>) -> Result<Vec<Name>, WireError> {
     (0..n).map(|_| Name::decode(r)).collect()
 }
 
-/// In front of a length that does not fit into 16 bits.
+/// Marker before a length that does not fit in 16 bits.
 const LONG: u16 = u16::MAX;
 
-/// Below 65,535 bytes this is what volumes of format 2 have.
+/// Below 65,535 bytes the encoding is that of volume format 2.
 pub(super) fn write_bytes(w: &mut Writer, bytes: &[u8]) {
     match u16::try_from(bytes.len()) {
         Ok(len) if len < LONG => w.u16(len),
@@ -130,8 +131,8 @@ pub(super) fn read_bytes(r: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
 }
 
 impl Content {
-    /// Copies the file's bytes from `offset` on, zeros where none were written, into `buf`, which ends within the
-    /// file.
+    /// Copies the file's bytes from `offset` on into `buf`, with zeros where none were written.
+    /// `buf` must end within the file.
     pub fn copy(&self, offset: u64, buf: &mut [u8]) {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
         let here = &self.bytes[from..];
@@ -151,7 +152,7 @@ impl Content {
 }
 
 impl WriteInline {
-    /// The end of the bytes, as a length of the file; 0 without bytes.
+    /// End offset of the bytes; 0 without bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         if self.bytes.is_empty() { 0 } else { u64::from(self.offset) + self.bytes.len() as u64 }

@@ -1,55 +1,56 @@
-//! A name that is to be made.
+//! Requests to create a name.
 
 use super::content::read_bytes;
 use super::request::flag;
 use super::{FileKind, Ino, Name, TARGET_BYTES_MAX, Timestamp};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Numbers that are given to a mount at a time, at most.
+/// Most numbers given to a mount at a time.
 pub const NUMBERS_MAX: u32 = 4096;
 
-/// A name is to be made.
+/// Request to create a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create {
-    /// In which directory.
+    /// The directory.
     pub parent: Ino,
-    /// Which name.
+    /// The name.
     pub name: Name,
-    /// What it is to be.
+    /// Kind of the new inode.
     pub kind: FileKind,
-    /// Permission bits, the umask taken off already unless it is beside them.
+    /// Permission bits; the umask is already applied unless `umask` is set.
     pub mode: u16,
-    /// The directory's default access control list counts, and this umask where it has none.
-    /// Without it the mode is as it is said.
+    /// Applies the directory's default access control list, or this umask if it has none. If
+    /// absent, the mode is used unchanged.
     pub umask: Option<u16>,
     /// Device number of a device file.
     pub rdev: u32,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// Fail when the name is there; otherwise a regular file that is there is taken.
+    /// Fail when the name exists; otherwise an existing regular file is opened.
     pub exclusive: bool,
-    /// A mount has told its kernel of the file already.
+    /// The file, if the mount has already reported it to its kernel.
     pub promised: Option<PromisedFile>,
-    /// The mount wants to hold the directory that is made, in this tenure of its session: the answer is
-    /// [`MetaReply::Delegated`](super::MetaReply::Delegated) if it does.
+    /// Asks for the delegation of the new directory, in this tenure of the session. If it is
+    /// granted, the answer is [`MetaReply::Delegated`](super::MetaReply::Delegated).
     pub delegate: Option<u32>,
 }
 
-/// A regular file that a mount made by itself before a meta hears of it. The name is then to be made for
-/// this inode, or is there for it already.
+/// A regular file that a mount made by itself before any meta knew of it. The request makes the
+/// name for this inode, or the name already leads to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromisedFile {
-    /// Its number, one of those that [`MetaOp::TakeNumbers`](super::MetaOp::TakeNumbers) gave to the mount.
+    /// Its number, one of those that [`MetaOp::TakeNumbers`](super::MetaOp::TakeNumbers) gave to
+    /// the mount.
     pub ino: Ino,
-    /// When it was made.
+    /// Time of creation.
     pub at: Timestamp,
-    /// When bytes were written to it.
+    /// Time of the last write.
     pub written: Timestamp,
     /// Its first bytes, [`INLINE_MAX`](super::INLINE_MAX) at most.
     pub bytes: Vec<u8>,
 }
 
-/// What follows the other fields.
+/// Flags of the fields that follow.
 const PROMISED: u8 = 1;
 const HELD: u8 = 2;
 const UMASK: u8 = 4;

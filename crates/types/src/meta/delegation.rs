@@ -1,10 +1,12 @@
-//! A directory that one mount has to itself until somebody else comes.
+//! A directory that one mount has exclusively until another client needs it.
 //!
-//! Whoever makes a directory may hold it. Metas let nobody else see or change it then: they recall it first, and
-//! wait until its holder has returned, or has not for so long that it is fenced. That is a write delegation of NFS
-//! (RFC 8881, section 10.4) for the names of a directory, as section 10.9 has them for reading.
+//! A mount that makes a directory may hold it. Metas then let no other client see or change it:
+//! they first recall it, and wait until the holder returns it or is fenced after a timeout. This is
+//! a write delegation of NFS (RFC 8881, section 10.4) for the names of a directory; section 10.9
+//! has them for reading.
 
-/// Who holds a directory. Nobody does when its session has ended, or is in another tenure by now.
+/// Holder of a directory. The directory has no holder if the session has ended or is in another
+/// tenure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Delegation {
     /// The mount's session.
@@ -13,20 +15,22 @@ pub struct Delegation {
     pub tenure: u32,
 }
 
-/// Directories that one request can return, and that one answer can name as recalled: the changes of one transaction
-/// ([`STORE_TXN_WRITES_MAX`]).
+/// Most directories that one request can return and that one answer can name as recalled: bounded
+/// by the changes of one transaction ([`STORE_TXN_WRITES_MAX`]).
 ///
 /// [`STORE_TXN_WRITES_MAX`]: crate::limits::STORE_TXN_WRITES_MAX
 pub const RETURNS_MAX: usize = 32;
-// To return one is to delete one record, which counts two, and to write another one; and there is the answer.
+// Returning one directory deletes one record, which counts two, and writes another; the answer is
+// stored as well.
 const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_WRITES_MAX);
 const _: () = assert!(3 * RETURNS_MAX + 16 <= crate::limits::STORE_TXN_CONFLICTS_MAX);
-/// How long a mount believes that it holds what it holds, from when it asked a meta, in ms.
+/// Time in ms for which a mount trusts its delegations, counted from its request to a meta.
 pub const DELEGATION_MS: u32 = 2000;
-/// How long a holder that is asked to return a directory may take for that, from when it heard of it, or from when
-/// its belief ended if that was before, in ms: then it believes in none of its directories any more.
+/// Time in ms for a holder to return a recalled directory, counted from when it learned of the
+/// recall, or from the end of its trust if that was earlier. After that it trusts none of its
+/// delegations.
 pub const RETURN_MS: u32 = 1500;
-/// How long a meta waits for a holder to return before it ends the session's tenure, in ms: longer than a holder
-/// believes anything that it has asked for before the recall, and than it takes to return.
+/// Time in ms for which a meta waits for a holder before it ends the session's tenure: longer than
+/// a holder trusts any answer from before the recall plus the time to return.
 pub const FENCE_MS: u32 = 5000;
 const _: () = assert!(DELEGATION_MS + RETURN_MS < FENCE_MS);

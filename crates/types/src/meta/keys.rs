@@ -1,105 +1,105 @@
-//! Where the records of the file namespace lie in the transactional store.
+//! Keys of the file namespace's records in the transactional store.
 //!
 //! | key | record |
 //! |---|---|
 //! | `f/volume` | [`super::VolumeRecord`] |
-//! | `f/by` | the session whose change is the newest, for who follows changes; written blindly by each |
+//! | `f/by` | the session of the newest change, for watchers; every change writes it blindly |
 //! | `f/ids` | [`super::CounterRecord`]: the next inode and data ids |
 //! | `f/i` ino | [`super::InodeRecord`] |
-//! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by whoever changes its entries |
+//! | `f/t` ino | [`super::DirTimes`] of a directory: written blindly by changes of entries |
 //! | `f/d` ino hash name | [`super::EntryRecord`] |
-//! | `f/n` dir place | as `f/d` of a name in a directory of objects, in the order of keys ([`super::object::places`]) |
-//! | `f/a` ino | [`super::object::AttachmentRecord`]: what a gateway keeps with an inode |
-//! | `f/p` bucket upload | [`super::object::UploadRecord`]: an upload in parts |
+//! | `f/n` dir place | like `f/d`, in key order, for objects ([`super::object::places`]) |
+//! | `f/a` ino | [`super::object::AttachmentRecord`]: bytes that a gateway keeps with an inode |
+//! | `f/p` bucket upload | [`super::object::UploadRecord`]: a multipart upload |
 //! | `f/p` bucket upload part | [`super::object::PartRecord`]; the part's number has two bytes |
 //! | `f/v` bucket key NUL upload | nothing: the upload, in the order of keys |
-//! | `f/w` bucket upload | nothing: the upload has ended, and its parts go |
-//! | `f/b` bucket | [`super::object::Backing`]: what backs the bucket |
+//! | `f/w` bucket upload | nothing: the upload has ended, and its parts are to be removed |
+//! | `f/b` bucket | [`super::object::Backing`]: the backend of the bucket |
 //! | `f/e` bucket key | [`super::object::KeyState`] of a key in a backed bucket |
-//! | `f/y` bucket lane due n | [`super::object::QueueRecord`]: a key in the queue; the lane has one byte |
-//! | `f/c` ino | [`super::ContentRecord`]: the bytes of a file that has no chunks |
-//! | `f/m` ino | nothing: the file's bytes in the store are to be brought to chunks |
-//! | `f/x` ino name | an extended attribute, as it is |
-//! | `f/o` ino | [`super::OrphanRecord`]: no name leads to it any more, but it may be open |
+//! | `f/y` bucket lane due n | [`super::object::QueueRecord`]; the lane has one byte |
+//! | `f/c` ino | [`super::ContentRecord`]: the bytes of a file without chunks |
+//! | `f/m` ino | nothing: the file's bytes in the store are to move to chunks |
+//! | `f/x` ino name | the value of an extended attribute, unencoded |
+//! | `f/o` ino | [`super::OrphanRecord`]: an inode without a name that may be open |
 //! | `f/g` data | [`super::GarbageRecord`]: bytes that nobody can reach |
-//! | `f/h` chunks | [`super::SharedRecord`]: what several files have, or is behind what they have |
+//! | `f/h` chunks | [`super::SharedRecord`]: chunks that several files share or that are bases |
 //! | `f/s` session | [`super::SessionRecord`] |
 //! | `f/k` ino | [`super::LocksRecord`] |
 //! | `f/l` session ino | nothing: the session has locks on the inode |
-//! | `f/j` session ino | nothing: the session is asked to return the directory |
+//! | `f/j` session ino | nothing: the session must return the directory |
 //! | `f/q` ino | [`super::QuotaRecord`]: the directory has a quota |
-//! | `f/r` dir ino | [`super::TrashRecord`]: an inode that was removed from the directory and is kept |
-//! | `f/z` key | a record that could not be read, as it lay under the key |
-//! | `f/u` ino shard | [`super::UsageRecord`]: a part of what counts for that quota |
+//! | `f/r` dir ino | [`super::TrashRecord`]: a kept inode that was removed from the directory |
+//! | `f/z` key | an unreadable record, as it was stored under the key |
+//! | `f/u` ino shard | [`super::UsageRecord`]: a part of that quota's usage |
 //!
-//! Numbers are big endian, so that they sort. The entries of a directory lie in the order of a hash
-//! of their names, so that a position in it is a number (a directory stream's cookie) that stays
-//! true whatever is added or removed meanwhile.
+//! Numbers are big endian, so that they sort. The entries of a directory are in the order of a hash
+//! of their names. So a position in it is a number (a directory stream's cookie), and it stays
+//! valid when entries are added or removed in the meantime.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::object::{Place, UploadId};
 use super::{Ino, Name, USAGE_SHARDS, XattrName};
 
-/// Everything of the file namespace lies under this prefix.
+/// Prefix of all keys of the file namespace.
 pub const PREFIX: &[u8] = b"f/";
-/// [`super::VolumeRecord`].
+/// Key of [`super::VolumeRecord`].
 pub const VOLUME: &[u8] = b"f/volume";
-/// The session that made a change: 8 bytes, big endian.
+/// Key of the session that made the newest change: 8 bytes, big endian.
 pub const BY: &[u8] = b"f/by";
-/// [`super::CounterRecord`].
+/// Key of [`super::CounterRecord`].
 pub const IDS: &[u8] = b"f/ids";
-/// Before an orphan's inode number.
+/// Prefix of an orphan's inode number.
 pub const ORPHANS: &[u8] = b"f/o";
-/// Before a data id that is garbage.
+/// Prefix of a garbage data id.
 pub const GARBAGE: &[u8] = b"f/g";
-/// Before a session's number.
+/// Prefix of a session's number.
 pub const SESSIONS: &[u8] = b"f/s";
-/// Before an inode's number.
+/// Prefix of an inode's number.
 pub const INODES: &[u8] = b"f/i";
-/// Before a directory's number.
+/// Prefix of a directory's number, for its entries.
 pub const ENTRIES: &[u8] = b"f/d";
-/// Before a directory's number: when its entries changed.
+/// Prefix of a directory's number, for the times of its entries.
 pub const TIMES: &[u8] = b"f/t";
-/// Before the number of an inode with extended attributes.
+/// Prefix of the number of an inode with extended attributes.
 pub const XATTRS: &[u8] = b"f/x";
 
-/// Before the number of a file whose bytes lie in the store.
+/// Prefix of the number of a file with its bytes in the store.
 pub const CONTENTS: &[u8] = b"f/c";
-/// Before the number of a file with so many bytes in the store that they are to go to chunks.
+/// Prefix of the number of a file with so many bytes in the store that they must move to chunks.
 pub const LARGE: &[u8] = b"f/m";
-/// Before a name of chunks that several files have, or that others are behind.
+/// Prefix of a name of chunks that several files share, or that have bases.
 pub const SHARED: &[u8] = b"f/h";
-/// Before the number of an inode with locks.
+/// Prefix of the number of an inode with locks.
 pub const LOCKS: &[u8] = b"f/k";
-/// Before the number of a session with locks.
+/// Prefix of the number of a session with locks.
 pub const LOCKED: &[u8] = b"f/l";
-/// Before the number of a session that is asked to return directories.
+/// Prefix of the number of a session that must return directories.
 pub const RECALLED: &[u8] = b"f/j";
-/// Before the number of a directory with a quota.
+/// Prefix of the number of a directory with a quota.
 pub const QUOTAS: &[u8] = b"f/q";
-/// Before the number of a directory that something was removed from which is kept.
+/// Prefix of the number of a directory with a trash.
 pub const TRASH: &[u8] = b"f/r";
-/// Before the key of a record that could not be read.
+/// Prefix of the key of an unreadable record.
 pub const ASIDE: &[u8] = b"f/z";
-/// Before the number of a directory with a quota: what counts for it.
+/// Prefix of the number of a directory with a quota, for its usage.
 pub const USAGE: &[u8] = b"f/u";
 
-/// Before a directory of objects: the places of its names.
+/// Prefix of a directory of objects, for the places of its names.
 pub const PLACES: &[u8] = b"f/n";
-/// Before an inode that a gateway keeps something with.
+/// Prefix of an inode with an attachment of a gateway.
 pub const ATTACHMENTS: &[u8] = b"f/a";
-/// Before a bucket with uploads: these and their parts.
+/// Prefix of a bucket with uploads, for the uploads and their parts.
 pub const UPLOADS: &[u8] = b"f/p";
-/// Before a bucket with uploads: these by their keys.
+/// Prefix of a bucket with uploads, for the uploads in key order.
 pub const UPLOADS_BY_KEY: &[u8] = b"f/v";
-/// Before a bucket with uploads that have ended.
+/// Prefix of a bucket with ended uploads.
 pub const ENDED: &[u8] = b"f/w";
-/// Before a bucket that an object store is behind.
+/// Prefix of a backed bucket, for its backing.
 pub const BACKINGS: &[u8] = b"f/b";
-/// Before a backed bucket: states of its keys.
+/// Prefix of a backed bucket, for the states of its keys.
 pub const STATES: &[u8] = b"f/e";
-/// Before a backed bucket: its queue.
+/// Prefix of a backed bucket, for its queue.
 pub const QUEUES: &[u8] = b"f/y";
 
 fn numbered(prefix: &[u8], number: u64, room: usize) -> Vec<u8> {
@@ -121,7 +121,7 @@ pub fn times(ino: Ino) -> Vec<u8> {
     numbered(TIMES, ino.0, 0)
 }
 
-/// What the keys of a directory's entries start with.
+/// Prefix of the keys of a directory's entries.
 #[must_use]
 pub fn entries(dir: Ino) -> Vec<u8> {
     numbered(ENTRIES, dir.0, 0)
@@ -129,10 +129,10 @@ pub fn entries(dir: Ino) -> Vec<u8> {
 
 /// Bits of a name's hash in a key and in a cookie.
 const HASH_BITS: u32 = 51;
-/// Bits of a cookie that count entries of one hash.
+/// Bits of a cookie that count entries with the same hash.
 pub const RANK_BITS: u32 = 62 - HASH_BITS;
 
-/// The place of a name in its directory: below 2^51.
+/// Hash of a name, its position in the directory: below 2^51.
 #[must_use]
 pub fn hash(name: &Name) -> u64 {
     xxh3_64(name.as_bytes()) >> (64 - HASH_BITS)
@@ -147,7 +147,7 @@ pub fn entry(dir: Ino, name: &Name) -> Vec<u8> {
     key
 }
 
-/// What the keys of a directory's entries from this hash on are not below.
+/// Lower bound of the keys of a directory's entries from this hash on.
 #[must_use]
 pub fn entries_from(dir: Ino, hash: u64) -> Vec<u8> {
     let mut key = numbered(ENTRIES, dir.0, 8);
@@ -170,21 +170,22 @@ pub fn directory_and_name(key: &[u8]) -> Option<(Ino, Name)> {
     Some((Ino(leading(ENTRIES, key)?), name))
 }
 
-/// The number behind a prefix of this page; `None` for another key.
+/// The number after a prefix of this module; `None` for another key.
 #[must_use]
 pub fn number(prefix: &[u8], key: &[u8]) -> Option<u64> {
     let bytes = key.strip_prefix(prefix)?.try_into().ok()?;
     Some(u64::from_be_bytes(bytes))
 }
 
-/// The number right behind a prefix of this page, whatever follows it; `None` for another key.
+/// The number directly after a prefix of this module, with any bytes after it; `None` for another
+/// key.
 #[must_use]
 pub fn leading(prefix: &[u8], key: &[u8]) -> Option<u64> {
     let bytes = key.strip_prefix(prefix)?.first_chunk::<8>()?;
     Some(u64::from_be_bytes(*bytes))
 }
 
-/// What the keys of an inode's extended attributes start with.
+/// Prefix of the keys of an inode's extended attributes.
 #[must_use]
 pub fn xattrs(ino: Ino) -> Vec<u8> {
     numbered(XATTRS, ino.0, 0)
@@ -204,13 +205,13 @@ pub fn content(ino: Ino) -> Vec<u8> {
     numbered(CONTENTS, ino.0, 0)
 }
 
-/// Key of a file whose bytes in the store are to go to chunks.
+/// Key of a file with bytes in the store that must move to chunks.
 #[must_use]
 pub fn large(ino: Ino) -> Vec<u8> {
     numbered(LARGE, ino.0, 0)
 }
 
-/// Key of the record of chunks that several files have.
+/// Key of the record of shared chunks.
 #[must_use]
 pub fn shared(chunks: u64) -> Vec<u8> {
     numbered(SHARED, chunks, 0)
@@ -240,13 +241,13 @@ pub fn locks(ino: Ino) -> Vec<u8> {
     numbered(LOCKS, ino.0, 0)
 }
 
-/// What the keys of the inodes that a session has locks on start with.
+/// Prefix of the keys of the inodes on which a session has locks.
 #[must_use]
 pub fn locked_by(session: u64) -> Vec<u8> {
     numbered(LOCKED, session, 0)
 }
 
-/// Key that says that a session has locks on an inode.
+/// Key of the mark that a session has locks on an inode.
 #[must_use]
 pub fn locked(session: u64, ino: Ino) -> Vec<u8> {
     let mut key = numbered(LOCKED, session, 8);
@@ -254,7 +255,7 @@ pub fn locked(session: u64, ino: Ino) -> Vec<u8> {
     key
 }
 
-/// Session and inode of such a key; `None` for another one.
+/// Session and inode of a key of [`locked`]; `None` for another key.
 #[must_use]
 pub fn split_locked(key: &[u8]) -> Option<(u64, Ino)> {
     let session = leading(LOCKED, key)?;
@@ -262,13 +263,13 @@ pub fn split_locked(key: &[u8]) -> Option<(u64, Ino)> {
     Some((session, Ino(ino)))
 }
 
-/// What the keys of the directories that a session is asked to return start with.
+/// Prefix of the keys of the directories that a session must return.
 #[must_use]
 pub fn recalled_of(session: u64) -> Vec<u8> {
     numbered(RECALLED, session, 0)
 }
 
-/// Key that says that a session is asked to return a directory.
+/// Key of the mark that a session must return a directory.
 #[must_use]
 pub fn recalled(session: u64, dir: Ino) -> Vec<u8> {
     let mut key = numbered(RECALLED, session, 8);
@@ -282,14 +283,14 @@ pub fn quota(dir: Ino) -> Vec<u8> {
     numbered(QUOTAS, dir.0, 0)
 }
 
-/// What the keys of what counts for a directory's quota start with.
+/// Prefix of the keys of the parts of a quota's usage.
 #[must_use]
 pub fn usages(dir: Ino) -> Vec<u8> {
     numbered(USAGE, dir.0, 0)
 }
 
-/// Key of the part of a quota's usage that an inode counts in (Fibonacci hashing: inodes made one after
-/// the other lie far apart).
+/// Key of the part of a quota's usage that counts an inode (Fibonacci hashing: inodes made one
+/// after the other are far apart).
 #[must_use]
 pub fn usage(dir: Ino, ino: Ino) -> Vec<u8> {
     let mixed = ino.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -299,13 +300,13 @@ pub fn usage(dir: Ino, ino: Ino) -> Vec<u8> {
     key
 }
 
-/// What the keys of what was removed from a directory and is kept start with.
+/// Prefix of the keys of a directory's trash.
 #[must_use]
 pub fn trash_of(dir: Ino) -> Vec<u8> {
     numbered(TRASH, dir.0, 0)
 }
 
-/// Key of an inode that was removed from a directory and is kept.
+/// Key of an inode in a directory's trash.
 #[must_use]
 pub fn trash(dir: Ino, ino: Ino) -> Vec<u8> {
     let mut key = numbered(TRASH, dir.0, 8);
@@ -313,7 +314,7 @@ pub fn trash(dir: Ino, ino: Ino) -> Vec<u8> {
     key
 }
 
-/// Directory and inode of such a key; `None` for another one.
+/// Directory and inode of a key of [`trash`]; `None` for another key.
 #[must_use]
 pub fn split_trash(key: &[u8]) -> Option<(Ino, Ino)> {
     let dir = Ino(leading(TRASH, key)?);
@@ -321,13 +322,13 @@ pub fn split_trash(key: &[u8]) -> Option<(Ino, Ino)> {
     Some((dir, Ino(ino)))
 }
 
-/// Key under which a record that cannot be read is put aside.
+/// Key for an unreadable record that a repair moved away.
 #[must_use]
 pub fn aside(key: &[u8]) -> Vec<u8> {
     [ASIDE, key].concat()
 }
 
-/// What the keys of the places in a directory start with.
+/// Prefix of the keys of the places in a directory.
 #[must_use]
 pub fn places(dir: Ino) -> Vec<u8> {
     numbered(PLACES, dir.0, 0)
@@ -341,14 +342,14 @@ pub fn place(dir: Ino, place: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Directory and place of such a key; `None` for another one.
+/// Directory and place of a key of [`place`]; `None` for another key.
 #[must_use]
 pub fn split_place(key: &[u8]) -> Option<(Ino, &[u8])> {
     let dir = Ino(leading(PLACES, key)?);
     Some((dir, key.get(PLACES.len() + 8..)?))
 }
 
-/// Key of what a gateway keeps with an inode.
+/// Key of a gateway's attachment of an inode.
 #[must_use]
 pub fn attachment(ino: Ino) -> Vec<u8> {
     numbered(ATTACHMENTS, ino.0, 0)
@@ -360,7 +361,7 @@ fn of_upload(prefix: &[u8], bucket: Ino, id: UploadId, room: usize) -> Vec<u8> {
     key
 }
 
-/// Key of an upload; what the keys of its parts start with.
+/// Key of an upload, and prefix of the keys of its parts.
 #[must_use]
 pub fn upload(bucket: Ino, id: UploadId) -> Vec<u8> {
     of_upload(UPLOADS, bucket, id, 0)
@@ -374,20 +375,20 @@ pub fn part(bucket: Ino, id: UploadId, number: u16) -> Vec<u8> {
     key
 }
 
-/// Number of the part of such a key; `None` of an upload's, and for another one.
+/// Number of the part of a key of [`part`]; `None` for the key of an upload, and for another key.
 #[must_use]
 pub fn part_number(key: &[u8]) -> Option<u16> {
     let number = key.strip_prefix(UPLOADS)?.get(16..)?;
     Some(u16::from_be_bytes(number.try_into().ok()?))
 }
 
-/// What the keys of a bucket's uploads in the order of their keys start with.
+/// Prefix of the keys of a bucket's uploads in key order.
 #[must_use]
 pub fn uploads_by_key(bucket: Ino) -> Vec<u8> {
     numbered(UPLOADS_BY_KEY, bucket.0, 0)
 }
 
-/// Key of an upload among those of its bucket, in the order of their keys.
+/// Key of an upload in the key order of its bucket.
 #[must_use]
 pub fn upload_by_key(bucket: Ino, key: &[u8], id: UploadId) -> Vec<u8> {
     let mut all = numbered(UPLOADS_BY_KEY, bucket.0, key.len() + 9);
@@ -397,7 +398,7 @@ pub fn upload_by_key(bucket: Ino, key: &[u8], id: UploadId) -> Vec<u8> {
     all
 }
 
-/// Bucket and upload of such a key; `None` for another one.
+/// Bucket and upload of a key of [`upload_by_key`]; `None` for another key.
 #[must_use]
 pub fn split_upload_by_key(key: &[u8]) -> Option<(Ino, UploadId)> {
     let bucket = Ino(leading(UPLOADS_BY_KEY, key)?);
@@ -411,7 +412,7 @@ pub fn ended(bucket: Ino, id: UploadId) -> Vec<u8> {
     of_upload(ENDED, bucket, id, 0)
 }
 
-/// Bucket and upload of such a key, or of an upload or its part; `None` for another one.
+/// Bucket and upload of a key of [`ended`], [`upload`] or [`part`]; `None` for another key.
 #[must_use]
 pub fn split_upload(prefix: &[u8], key: &[u8]) -> Option<(Ino, UploadId)> {
     let bucket = Ino(leading(prefix, key)?);
@@ -419,13 +420,13 @@ pub fn split_upload(prefix: &[u8], key: &[u8]) -> Option<(Ino, UploadId)> {
     Some((bucket, UploadId(u64::from_be_bytes(*id))))
 }
 
-/// Key of what backs a bucket.
+/// Key of a bucket's backing.
 #[must_use]
 pub fn backing(bucket: Ino) -> Vec<u8> {
     numbered(BACKINGS, bucket.0, 0)
 }
 
-/// What the keys of the states in a bucket start with.
+/// Prefix of the keys of the states in a bucket.
 #[must_use]
 pub fn states(bucket: Ino) -> Vec<u8> {
     numbered(STATES, bucket.0, 0)
@@ -439,20 +440,20 @@ pub fn state(bucket: Ino, key: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Bucket and object's key of such a key; `None` for another one.
+/// Bucket and object key of a key of [`state`]; `None` for another key.
 #[must_use]
 pub fn split_state(key: &[u8]) -> Option<(Ino, &[u8])> {
     let bucket = Ino(leading(STATES, key)?);
     Some((bucket, key.get(STATES.len() + 8..)?))
 }
 
-/// What the keys of a bucket's queue start with.
+/// Prefix of the keys of a bucket's queue.
 #[must_use]
 pub fn queue(bucket: Ino) -> Vec<u8> {
     numbered(QUEUES, bucket.0, 0)
 }
 
-/// What the keys of a lane of a bucket's queue start with.
+/// Prefix of the keys of one lane of a bucket's queue.
 #[must_use]
 pub fn lane(bucket: Ino, lane: u8) -> Vec<u8> {
     let mut key = numbered(QUEUES, bucket.0, 17);
@@ -469,7 +470,7 @@ pub fn queued(bucket: Ino, place: Place) -> Vec<u8> {
     key
 }
 
-/// Bucket and place of such a key; `None` for another one.
+/// Bucket and place of a key of [`queued`]; `None` for another key.
 #[must_use]
 pub fn split_queued(key: &[u8]) -> Option<(Ino, Place)> {
     let bucket = Ino(leading(QUEUES, key)?);

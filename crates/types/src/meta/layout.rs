@@ -1,34 +1,34 @@
-//! Where the bytes of a file lie.
+//! Placement of the bytes of a file.
 
 use crate::cluster::ChainId;
 use crate::ids::FileChunk;
 use crate::limits::REPLICAS_MAX;
 use crate::wire::{Reader, WireError, Writer};
 
-/// Bits of the first byte of an encoded layout that the size of a chunk has.
+/// Bits of the first byte of an encoded layout that hold the chunk size.
 const LOG2_BITS: u32 = 5;
 const _: () = assert!(REPLICAS_MAX < 1 << (u8::BITS - LOG2_BITS));
 
-/// How a file is cut into chunks and which chains hold them; chosen when the file is made.
+/// How a file is cut into chunks, and the chains that hold them; chosen when the file is made.
 ///
-/// Chunk `i` lies on chain `1 + (seed + i mod stripe) mod chains` of its table: neighbours in the chain
-/// table share as few disks as placement allows, so a stripe spreads over them.
+/// Chunk `i` is on chain `1 + (seed + i mod stripe) mod chains` of its table: neighbours in the
+/// chain table share as few disks as placement allows, so a stripe spreads over the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Binary logarithm of the bytes of a chunk: 16 (64 KiB) to 26 (64 MiB).
     pub chunk_log2: u8,
-    /// Chains that one file spreads over, at least 1.
+    /// Number of chains that one file spreads over, at least 1.
     pub stripe: u16,
-    /// Where it begins in the chain table.
+    /// Position in the chain table at which the file begins.
     pub seed: u32,
-    /// Chains in the table when the file was made; 0 for what has no bytes.
+    /// Number of chains in the table when the file was made; 0 for an inode without bytes.
     pub chains: u32,
-    /// The chain table: 0 is the cluster's own, any other has chains of so many replicas.
+    /// The chain table: 0 is the default one, any other number is the replica count of its chains.
     pub table: u8,
 }
 
 impl Layout {
-    /// Of what has no bytes.
+    /// Layout of an inode without bytes.
     pub const NONE: Self = Self { chunk_log2: 18, stripe: 1, seed: 0, chains: 0, table: 0 };
 
     /// Bytes of a chunk.
@@ -48,8 +48,8 @@ impl Layout {
         ChainId::of(self.table, 1 + u32::try_from(place).unwrap_or(0))
     }
 
-    /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk (of
-    /// chunks of 64 KiB the one before the end of the longest file is the seal's).
+    /// The chunk that holds the byte at `offset`, and the offset in it; `None` past the last chunk.
+    /// With chunks of 64 KiB, the index at the end of the longest file is the seal's.
     #[must_use]
     pub fn locate(&self, offset: u64) -> Option<(u32, u32)> {
         let index = u32::try_from(offset >> self.chunk_log2).ok()?;
@@ -60,20 +60,20 @@ impl Layout {
         Some((index, inner))
     }
 
-    /// The chains that chunks lie on, each once.
+    /// The chains that hold chunks, each once.
     pub fn all_chains(&self) -> impl Iterator<Item = ChainId> {
         let count = u32::from(self.stripe.max(1)).min(self.chains);
         (0..count).map(|index| self.chain(index))
     }
 
-    /// Chunks of a file of `size` bytes.
+    /// Number of chunks of a file of `size` bytes.
     #[must_use]
     pub const fn chunks(&self, size: u64) -> u64 {
         size.div_ceil(self.chunk_bytes())
     }
 
     pub(super) fn encode(self, w: &mut Writer) {
-        // The table in the upper three bits: before protocol 9 they were 0.
+        // The table is in the upper three bits, which were 0 before protocol 9.
         w.u8(self.chunk_log2 | self.table << LOG2_BITS);
         w.u16(self.stripe);
         w.u32(self.seed);

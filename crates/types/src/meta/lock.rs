@@ -1,51 +1,51 @@
-//! Locks on files: byte ranges as of fcntl(2), and those of flock(2).
+//! Locks on files: byte ranges as in fcntl(2), and the locks of flock(2).
 
 use super::{Ino, LOCKS_MAX};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Which locks see each other.
+/// Namespace of locks: locks of different spaces do not conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LockSpace {
-    /// Ranges of bytes, of a process (fcntl(2)).
+    /// Ranges of bytes, owned by a process (fcntl(2)).
     Posix = 1,
-    /// The whole file, of an open file description (flock(2)).
+    /// The whole file, owned by an open file description (flock(2)).
     Flock = 2,
 }
 
-/// What a lock allows others.
+/// Kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LockKind {
-    /// Locks like it.
+    /// Shared: allows other read locks.
     Read = 1,
-    /// No other.
+    /// Exclusive: allows no other lock.
     Write = 2,
-    /// Everything: the bytes are not locked any more.
+    /// Removes the lock on the bytes.
     Unlock = 3,
 }
 
-/// A lock, as an owner has it or wants it.
+/// A lock that an owner has or asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileLock {
-    /// Which locks it meets.
+    /// The space in which the lock conflicts with others.
     pub space: LockSpace,
-    /// What it allows others.
+    /// Kind of the lock.
     pub kind: LockKind,
-    /// Who has it, within its session: locks of one owner never conflict.
+    /// The owner, within its session: locks of one owner never conflict.
     pub owner: u64,
-    /// The process, for whoever asks who is in the way.
+    /// The process id, reported to callers that ask for the conflicting lock.
     pub pid: u32,
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX` for all behind the first. Of a lock of flock(2) it does not matter.
+    /// Last byte; `u64::MAX` for all bytes after the first. Ignored for flock(2).
     pub end: u64,
 }
 
-/// A lock that somebody has.
+/// A lock in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HeldLock {
-    /// The session of its owner: the lock goes when it ends.
+    /// The session of its owner: the lock ends with the session.
     pub session: u64,
     /// The lock.
     pub lock: FileLock,
@@ -54,7 +54,7 @@ pub struct HeldLock {
 /// The locks of an inode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocksRecord {
-    /// In no particular order; those of one owner do not overlap.
+    /// The locks in no particular order; those of one owner do not overlap.
     pub locks: Vec<HeldLock>,
 }
 

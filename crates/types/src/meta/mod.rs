@@ -1,10 +1,11 @@
-//! Words of the file namespace: inodes, attributes, layouts, and what a client asks of a meta.
+//! Types of the file namespace: inodes, attributes, layouts, and the operations of a meta.
 //!
-//! Reading order: `attr` (what an inode is), `acl` (who may do what with it), `layout` (where a file's bytes lie), `error` (how an
-//! operation fails), `lock`, `delegation` (directories that a mount has to itself), `quota`, `trash`, `check`, `content` (bytes in the store), `share` (chunks of
-//! several files), [`object`] (keys and files of buckets), `set` (of attributes), `xattr`, `request` and `reply` (the protocol of `Verb::Meta`), `watch` (of
-//! `Verb::MetaWatch`), `records` and [`keys`] (what lies in the transactional store). `docs/files.md` says what the
-//! operations promise.
+//! Reading order: `attr` (inodes), `acl` (permissions), `layout` (placement of a file's bytes),
+//! `error`, `lock`, `delegation` (directories that one mount has exclusively), `quota`, `trash`,
+//! `check`, `content` (bytes in the store), `share` (chunks of several files), [`object`] (keys and
+//! files of buckets), `set` (changes of attributes), `xattr`, `request` and `reply` (the protocol
+//! of `Verb::Meta`), `watch` (of `Verb::MetaWatch`), `records` and [`keys`] (the contents of the
+//! transactional store). `docs/files.md` describes the guarantees of the operations.
 
 mod acl;
 mod attr;
@@ -62,7 +63,7 @@ pub const XATTR_BYTES_MAX: usize = 65_536;
 pub const XATTRS_MAX: usize = 1024;
 /// Hard links of one inode, as on ext4.
 pub const LINKS_MAX: u32 = 65_000;
-/// Entries of one page of a directory: with attributes some 250 KiB.
+/// Entries of one page of a directory: about 250 KiB with attributes.
 pub const DIR_PAGE_MAX: usize = 1000;
 /// Longest file in bytes: chunks are numbered by 32 bits, and offsets of system calls are signed.
 pub const FILE_BYTES_MAX: u64 = (1 << 32) * (64 << 10);
@@ -70,7 +71,8 @@ pub const FILE_BYTES_MAX: u64 = (1 << 32) * (64 << 10);
 pub const SESSIONS_MAX: usize = 16_384;
 /// Locks of one inode, of all owners together: their record fits a value of the store.
 pub const LOCKS_MAX: usize = 4096;
-/// Parts that the usage of a quota is counted in: changes of inodes of different parts do not conflict.
+/// Parts in which the usage of a quota is counted: changes of inodes in different parts do not
+/// conflict.
 pub const USAGE_SHARDS: u8 = 32;
 /// Supplementary groups of a caller (Linux' `NGROUPS_MAX`).
 pub const GROUPS_MAX: usize = 65_536;

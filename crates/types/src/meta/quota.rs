@@ -3,36 +3,36 @@
 use super::Ino;
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// How much may lie below a directory.
+/// Limits for everything below a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimits {
     /// Bytes, by the lengths of files; 0 for no limit.
     pub bytes: u64,
-    /// Inodes, the directory itself among them; 0 for no limit.
+    /// Number of inodes, including the directory itself; 0 for no limit.
     pub inodes: u64,
 }
 
-/// A directory with a quota, and how much lies below it.
+/// A directory with a quota, and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// The directory.
     pub root: Ino,
     /// Its limits.
     pub limits: QuotaLimits,
-    /// Bytes that are there, by the lengths of files.
+    /// Bytes in use, by the lengths of files.
     pub bytes: u64,
-    /// Inodes that are there.
+    /// Inodes in use.
     pub inodes: u64,
 }
 
 /// The limits of a directory with a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaRecord {
-    /// How much may be there.
+    /// Its limits.
     pub limits: QuotaLimits,
 }
 
-/// A part of what lies below a directory with a quota: that of the inodes of one shard.
+/// Part of the usage of a directory with a quota: that of the inodes of one shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageRecord {
     /// Bytes, by the lengths of files.

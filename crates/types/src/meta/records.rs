@@ -1,30 +1,30 @@
-//! What lies in the transactional store.
+//! Records in the transactional store.
 
 use super::request::flag;
 use super::{Attr, Delegation, FileKind, Ino, Layout, SESSIONS_MAX, TARGET_BYTES_MAX, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Format of the records of a volume that this build writes. It reads format 1, which has no bytes of
-/// files in the store, format 2, which has no more than 16 KiB of a file, format 3, which has no directories of
-/// objects, format 4, which has no chain tables and no places of parts, format 5, in which nobody holds a directory, and
-/// format 6, which does not tell what was written from holes, and makes them this one.
+/// Format of a volume's records that this build writes. It also reads older formats and upgrades
+/// them: format 1 has no file bytes in the store, format 2 at most 16 KiB of a file, format 3 no
+/// directories of objects, format 4 no chain tables and no places of parts, format 5 no
+/// delegations, and format 6 does not distinguish written ranges from holes.
 pub const VOLUME_FORMAT: u32 = 7;
 
 /// A volume: one file namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeRecord {
-    /// Format of its records; a newer one is refused.
+    /// Format of its records; this build rejects a newer one.
     pub format: u32,
-    /// Layout of new files; seed and chains are filled in.
+    /// Layout of new files; a meta fills in seed and chains.
     pub layout: Layout,
-    /// When it was made.
+    /// Time of creation.
     pub created: Timestamp,
 }
 
-/// The next numbers; a meta takes some thousand at a time.
+/// The next numbers; a meta takes some thousands at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterRecord {
-    /// Inodes, data ids and sessions are numbered from here on.
+    /// The next number for inodes, data ids and sessions.
     pub next: u64,
 }
 
@@ -35,88 +35,88 @@ pub struct InodeRecord {
     pub attr: Attr,
     /// A symbolic link's target.
     pub target: Vec<u8>,
-    /// How many extended attributes it has.
+    /// Number of extended attributes.
     pub xattrs: u16,
-    /// The directory whose quota it counts for: the nearest above it that has one, of such a directory
-    /// itself; 0 for none.
+    /// The directory with the quota that counts the inode: the nearest ancestor with a quota, or
+    /// the directory itself if it has one; 0 for none.
     pub quota: Ino,
-    /// How long what is removed from a directory is kept, in seconds; 0 for not at all. A directory that is
-    /// made in it begins with the same.
+    /// Seconds for which inodes removed from a directory are kept; 0 for not at all. A directory
+    /// made in it starts with the same value.
     pub keep_s: u32,
-    /// What a directory is to objects; and a file.
+    /// Role of the directory or file in the object store.
     pub marks: Marks,
-    /// Who has a directory to itself.
+    /// Holder of the directory's delegation.
     pub delegated: Option<Delegation>,
 }
 
-/// What a directory is to objects.
+/// Role of a directory or file in the object store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is set by itself")]
 pub struct Marks {
-    /// It is a bucket, or lies in one: beside its entries their places are kept, in the order of keys.
+    /// It is a bucket, or is inside one: the places of its entries are kept in key order.
     pub objects: bool,
-    /// It was made for an object below it, and goes with the last one.
+    /// It was made for an object below it, and is removed with the last one.
     pub implied: bool,
-    /// It is a bucket that an object store is behind: states of its keys are kept.
+    /// It is a backed bucket: the states of its keys are kept.
     pub backed: bool,
-    /// It is a file that was given up, since the object store had its bytes: what is written to it from then on, by who
-    /// has it open, would be in no object.
+    /// It is a file that was evicted because the backend had its bytes. Bytes written to it
+    /// afterwards, through a descriptor that is still open, would be in no object.
     pub evicted: bool,
 }
 
-/// When a directory's entries changed last. Written blindly, so that changes of different entries do
-/// not conflict with each other.
+/// Times of the last change of a directory's entries. Written blindly, so that changes of different
+/// entries do not conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirTimes {
-    /// Last change of the entries.
+    /// Time of the last change of the entries.
     pub mtime: Timestamp,
-    /// Last change of the entries, unless the inode itself changed later.
+    /// Time of the last change of the entries, unless the inode itself changed later.
     pub ctime: Timestamp,
 }
 
 /// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryRecord {
-    /// Where it leads.
+    /// The inode.
     pub ino: Ino,
-    /// What that is.
+    /// The inode's kind.
     pub kind: FileKind,
 }
 
-/// An inode without a name, that somebody may have open.
+/// An inode without a name that may still be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanRecord {
-    /// Since when.
+    /// Time of the removal of its last name.
     pub since: Timestamp,
-    /// Sessions that may still have it open; `None` until they have been counted. A session that began
-    /// later cannot reach it.
+    /// Sessions that may still have it open; `None` until they have been counted. A session that
+    /// began later cannot reach it.
     pub waits_for: Option<Vec<u64>>,
 }
 
 /// Bytes that nobody can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GarbageRecord {
-    /// Where they lie.
+    /// Their placement.
     pub layout: Layout,
-    /// The file's length at its end.
+    /// The file's last length.
     pub size: u64,
-    /// Since when.
+    /// Time since which they are garbage.
     pub since: Timestamp,
-    /// There may be seals of it on its chains, which go after the chunks.
+    /// Its chains may have seals of it; they are removed after the chunks.
     pub is_sealed: bool,
 }
 
-/// Beside the length of garbage: there may be seals. No file is so long.
+/// Flag in the length of garbage: there may be seals. No file is so long.
 const SEALED: u64 = 1 << 63;
 
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// Where it is, for operators.
+    /// Its host and mount point, for operators.
     pub name: String,
-    /// When it was renewed last.
+    /// Time of the last renewal.
     pub renewed: Timestamp,
-    /// How often what it held was taken from it.
+    /// Number of times that its delegations were revoked.
     pub tenure: u32,
 }
 
@@ -150,7 +150,7 @@ impl Record for CounterRecord {
 /// Marks of a directory, and of a file, in a record.
 const OF_DIRECTORY: u8 = 0b111 | HELD;
 const EVICTED: u8 = 0b1000;
-/// A directory's holder follows.
+/// Flag: a directory's holder follows.
 const HELD: u8 = 0b1_0000;
 
 impl Record for InodeRecord {
@@ -167,7 +167,7 @@ impl Record for InodeRecord {
         let held = if self.delegated.is_some() { HELD } else { 0 };
         let bits = bits | u8::from(evicted) << 3 | held;
         if bits != 0 {
-            // Without any a record is what it was before there were objects.
+            // Without marks the record is the same as before objects existed.
             w.u8(bits);
         }
         if let Some(Delegation { session, tenure }) = self.delegated {
@@ -268,7 +268,7 @@ impl Record for SessionRecord {
         w.str8(&self.name);
         self.renewed.encode(w);
         if self.tenure != 0 {
-            // In its first tenure a record is what it was before there were any.
+            // In the first tenure the record is the same as before tenures existed.
             w.u32(self.tenure);
         }
     }

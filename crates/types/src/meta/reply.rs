@@ -1,4 +1,4 @@
-//! What a meta answers: the meta of a `Verb::Meta` reply.
+//! Answers of a meta: the metadata of a `Verb::Meta` reply.
 
 use super::check::{RecordPage, read_values, write_values};
 use super::content::Content;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::wire::{Reader, WireError, Writer};
 
-/// An inode by a name.
+/// An inode found by a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its attributes.
@@ -25,7 +25,7 @@ pub struct Entry {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Where the directory goes on behind it; not 0.
+    /// Position of the directory after this entry; not 0.
     pub cookie: u64,
     /// Its name.
     pub name: Name,
@@ -33,36 +33,36 @@ pub struct DirEntry {
     pub ino: Ino,
     /// The inode's kind.
     pub kind: FileKind,
-    /// The inode's attributes, when they were asked for and it is still there.
+    /// The inode's attributes, when they were asked for and it still exists.
     pub attr: Option<Attr>,
 }
 
-/// A name was removed, or replaced.
+/// A name that was removed or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removed {
     /// The inode that it led to.
     pub ino: Ino,
-    /// Names that are left of it.
+    /// Number of names that the inode still has.
     pub nlink: u32,
 }
 
-/// What a mount gets when it comes.
+/// A new session of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Its number.
     pub id: u64,
-    /// It ends this long after its last renewal, in ms.
+    /// Milliseconds after its last renewal when it ends.
     pub lease_ms: u32,
 }
 
-/// How much there is in the volume.
+/// Usage of the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes for files.
+    /// Total bytes for files.
     pub bytes: u64,
-    /// Bytes that are free.
+    /// Free bytes.
     pub bytes_free: u64,
-    /// Inodes in use, about.
+    /// Approximate number of inodes in use.
     pub inodes: u64,
 }
 
@@ -70,13 +70,14 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub enum MetaReply {
-    /// Done; there is nothing to tell.
+    /// Done, without a result.
     Done,
-    /// A session.
+    /// A new session.
     Session(Session),
-    /// The session lives. Which of these inodes does it have open?
+    /// The session is renewed, with a list of inodes for the mount to check.
     Renewed {
-        /// Nobody else has them; what is not open is removed.
+        /// Inodes that no other session has open; metas remove those that this session does not
+        /// have open.
         asked: Vec<Ino>,
     },
     /// An inode by its name.
@@ -87,14 +88,14 @@ pub enum MetaReply {
     Target(Vec<u8>),
     /// A page of a directory.
     Page {
-        /// In the order of their cookies.
+        /// Entries in the order of their cookies.
         entries: Vec<DirEntry>,
-        /// Whether the directory ends with them.
+        /// Whether the directory ends with these entries.
         end: bool,
     },
-    /// A name less.
+    /// A name was removed.
     Removed(Removed),
-    /// A name that changed, and whose place it took, if any.
+    /// A name was changed, and replaced this one, if any.
     Renamed(Option<Removed>),
     /// The value of an extended attribute.
     Xattr(Vec<u8>),
@@ -102,43 +103,43 @@ pub enum MetaReply {
     Xattrs(Vec<XattrName>),
     /// Numbers for `statfs`.
     Usage(Usage),
-    /// The lock that is in the way, if any.
+    /// The conflicting lock, if any.
     Lock(Option<HeldLock>),
     /// A quota.
     Quota(Quota),
     /// A page of records.
     Records(RecordPage),
-    /// Records at one moment, each or that it is not there.
+    /// Values of records read at one moment; none for a missing record.
     Values(Vec<Option<Vec<u8>>>),
-    /// Whether there was something to put right.
+    /// Whether there was anything to repair.
     Repaired(bool),
-    /// A page of what is kept.
+    /// A page of a trash.
     Trash(TrashPage),
-    /// An inode, and its bytes if they lie in the store.
+    /// An inode, and its bytes if they are in the store.
     Content(Content),
     /// A name for chunks.
     Reserved(u64),
-    /// Numbers from this one on, as many as were asked for.
+    /// A range of numbers from this one on, as long as requested.
     Numbers {
         /// The first.
         first: u64,
     },
-    /// What lies behind chunks.
+    /// The record of shared chunks.
     Shared(SharedRecord),
-    /// Of objects.
+    /// An answer about objects.
     Object(ObjectReply),
-    /// A directory that was made, and that the mount holds.
+    /// A directory that was made, and that the mount now holds.
     Delegated(Attr),
-    /// Directories that the session is to yield.
+    /// Directories that the session must return.
     Recalled {
-        /// It holds nothing that it was given in an earlier one.
+        /// The session's tenure; it holds no directory that it got in an earlier one.
         tenure: u32,
-        /// Some of them, at least one if there are any.
+        /// Some of these directories, at least one if there are any.
         dirs: Vec<Ino>,
     },
 }
 
-/// Done, or not.
+/// The answer of a meta, or its error.
 pub type MetaAnswer = Result<MetaReply, MetaError>;
 
 impl DirEntry {
@@ -311,7 +312,7 @@ impl MetaReply {
         })
     }
 
-    /// Encodes a successful answer, as it is also remembered for repetitions.
+    /// Encodes a successful answer; the same bytes are stored for retries.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(Attr::BYTES_MIN + 2);
@@ -330,7 +331,7 @@ impl MetaReply {
         Ok(reply)
     }
 
-    /// Encodes an answer: the meta of the reply.
+    /// Encodes an answer: the metadata of the reply.
     #[must_use]
     pub fn encode_answer(answer: &MetaAnswer) -> Vec<u8> {
         match answer {

@@ -1,4 +1,4 @@
-//! What a client asks of a meta: the meta of a `Verb::Meta` request.
+//! Requests to a meta: the metadata of a `Verb::Meta` request.
 
 use super::check::{RecordRange, Repair, read_keys, write_keys};
 use super::content::{PutFile, Reserve, Spill, WriteInline, read_path, write_path};
@@ -15,7 +15,7 @@ use super::{
 use crate::limits::LIST_KEYS_MAX;
 use crate::wire::{Reader, WireError, Writer};
 
-/// On whose behalf an operation is done.
+/// The user on whose behalf an operation runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// User.
@@ -24,13 +24,13 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Somebody has checked permissions already: the kernel of a mount with `default_permissions`. A
-    /// mount is trusted, as an NFS client is: it could also claim to be root.
+    /// Permissions have already been checked, by the kernel of a mount with `default_permissions`.
+    /// A mount is trusted, as an NFS client is: it could also claim to be root.
     pub checked: bool,
 }
 
 impl Caller {
-    /// A caller whose permissions a kernel has checked.
+    /// A caller with permissions already checked by a kernel.
     #[must_use]
     pub const fn checked(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new(), checked: true }
@@ -42,9 +42,10 @@ impl Caller {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether the caller has all of `wanted` on an inode, as POSIX says without access control lists:
-    /// 4 to read, 2 to write, 1 to run or to search. A client of no kernel asks that of itself when it
-    /// opens a file, since bytes are read and written past metas.
+    /// Whether the caller has all of `wanted` on an inode, by the POSIX rules without access
+    /// control lists: 4 to read, 2 to write, 1 to execute or search. A client without a kernel
+    /// checks this when it opens a file, because reads and writes of bytes do not pass through
+    /// metas.
     ///
     /// # Errors
     /// [`MetaError::Access`].
@@ -53,7 +54,7 @@ impl Caller {
             return Ok(());
         }
         if self.uid == 0 {
-            // Root may do all, but run only what somebody may run.
+            // Root may do everything, except execute a file that nobody may execute.
             let runs = wanted & 1 == 0 || attr.is_dir() || attr.mode & 0o111 != 0;
             return if runs { Ok(()) } else { Err(MetaError::Access) };
         }
@@ -84,286 +85,293 @@ impl Caller {
     }
 }
 
-/// Bytes were written to chunks: the file reaches at least so far. A file in the store goes to chunks by that
-/// if it is empty; otherwise nothing is changed.
+/// Report that bytes were written to chunks: extends the file to at least `size`. An empty file in
+/// the store moves to chunks by this; a non-empty one is not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extend {
-    /// Which file.
+    /// The file.
     pub ino: Ino,
-    /// Name of the chunks; nothing is changed when those of the file have another one: it was cut to nothing,
-    /// or its bytes lie in the store.
+    /// Name of the chunks. Nothing is changed when the file's chunks have another name: it was
+    /// truncated to zero, or its bytes are in the store.
     pub data: u64,
     /// The end of the last byte written.
     pub size: u64,
-    /// When it was written.
+    /// Time of the write.
     pub mtime: Timestamp,
-    /// Bytes that were written without a gap.
+    /// The range that was written without a gap.
     pub filled: Filled,
 }
 
-/// A client begins to take bytes out of a file's chunks, or has done so. A reader that misses bytes
-/// learns why, and no meta believes them to be there.
+/// Report that a client begins to remove bytes from a file's chunks, or has done so. A reader that
+/// misses bytes learns why, and no meta believes that they exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hollow {
-    /// Which file.
+    /// The file.
     pub ino: Ino,
-    /// The first byte.
+    /// The first removed byte.
     pub from: u64,
-    /// Whether that has been done.
+    /// Whether the removal has ended.
     pub ended: bool,
 }
 
-/// A name is to be changed.
+/// Request to rename.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// From which directory.
+    /// The old directory.
     pub parent: Ino,
-    /// Which name.
+    /// The old name.
     pub name: Name,
-    /// To which directory.
+    /// The new directory.
     pub new_parent: Ino,
-    /// Which name.
+    /// The new name.
     pub new_name: Name,
-    /// Fail when the new name is there (`RENAME_NOREPLACE`).
+    /// Fail when the new name exists (`RENAME_NOREPLACE`).
     pub no_replace: bool,
-    /// Both names change places (`RENAME_EXCHANGE`).
+    /// Exchange both names (`RENAME_EXCHANGE`).
     pub exchange: bool,
-    /// The old name stays, as that of a character device 0:0: for overlays it says that there is nothing
-    /// (`RENAME_WHITEOUT`).
+    /// Leave a character device 0:0 under the old name, which marks a removed entry for overlay
+    /// file systems (`RENAME_WHITEOUT`).
     pub whiteout: bool,
 }
 
-/// A page of a directory is wanted.
+/// Request for a page of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDir {
-    /// Which one.
+    /// The directory.
     pub dir: Ino,
-    /// The cookie of the last entry that is known; 0 for the beginning.
+    /// Cookie of the last entry that the caller has; 0 for the beginning.
     pub after: u64,
-    /// Entries at most.
+    /// Most entries to return.
     pub limit: u32,
-    /// With the attributes of each.
+    /// Whether to return the attributes of each entry.
     pub attrs: bool,
 }
 
-/// What is to be done.
+/// Operations of a meta.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaOp {
-    /// A mount comes: it gets a session. The text says where it is, for operators.
+    /// Opens a session for a mount. The text tells operators where the mount is.
     SessionOpen {
         /// Host and mount point.
         name: String,
     },
-    /// The session lives, and has these of the inodes it was asked about open.
+    /// Renews the session, and reports which of the inodes in question are open.
     SessionRenew {
-        /// Still open.
+        /// Inodes that are still open.
         open: Vec<Ino>,
-        /// Asked about, and not open.
+        /// Inodes that are not open.
         closed: Vec<Ino>,
     },
-    /// The mount goes.
+    /// Closes the session.
     SessionClose,
-    /// Numbers for inodes that a mount makes by itself. Asked for twice, they are others.
+    /// Takes numbers for inodes that a mount makes by itself. A repeated request gets other
+    /// numbers.
     TakeNumbers {
-        /// How many, [`NUMBERS_MAX`](super::NUMBERS_MAX) at most.
+        /// Number of numbers, at most [`NUMBERS_MAX`](super::NUMBERS_MAX).
         count: u32,
     },
-    /// Which directories is the session asked to return? It lives, and holds the others that it was given in
-    /// the tenure of the answer.
+    /// Renews the session and lists recalled directories. The session keeps the others that it was
+    /// given in the tenure of the answer.
     Recalled,
-    /// The session holds these no longer, whether it did or not; [`RETURNS_MAX`](super::RETURNS_MAX) at most.
+    /// Returns directories, whether the session holds them or not; at most
+    /// [`RETURNS_MAX`](super::RETURNS_MAX).
     Return {
-        /// Directories.
+        /// The directories.
         dirs: Vec<Ino>,
     },
-    /// The inode of a name.
+    /// Looks up a name.
     Lookup {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// An inode's attributes.
+    /// Reads an inode's attributes.
     GetAttr {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
-    /// A symbolic link's target.
+    /// Reads a symbolic link's target.
     ReadLink {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
-    /// A page of a directory.
+    /// Reads a page of a directory.
     ReadDir(ReadDir),
-    /// A new name and inode.
+    /// Creates a name and an inode.
     Create(Create),
-    /// Other attributes.
+    /// Sets attributes.
     SetAttr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Which ones.
+        /// The new attributes.
         set: SetAttr,
     },
-    /// A longer file.
+    /// Extends a file after a write.
     Extend(Extend),
-    /// Bytes go from chunks; nothing is changed of a file whose bytes lie in the store.
+    /// Reports removal of bytes from chunks; does not change a file with its bytes in the store.
     Hollow(Hollow),
-    /// One more name for an inode.
+    /// Adds a name to an inode.
     Link {
-        /// Which inode.
+        /// The inode.
         ino: Ino,
-        /// In which directory.
+        /// The directory.
         parent: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// One name less, of what is no directory.
+    /// Removes a name that leads to no directory.
     Unlink {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
-        /// Only if it leads there; otherwise there is no such name.
+        /// Only if the name leads to this inode; otherwise the name counts as missing.
         of: Option<Ino>,
     },
-    /// An empty directory less.
+    /// Removes an empty directory.
     RemoveDir {
-        /// In which directory.
+        /// The directory.
         parent: Ino,
-        /// Which name.
+        /// The name.
         name: Name,
     },
-    /// Another name.
+    /// Changes a name.
     Rename(Rename),
-    /// An extended attribute.
+    /// Sets an extended attribute.
     SetXattr(Setxattr),
-    /// The value of an extended attribute.
+    /// Reads the value of an extended attribute.
     GetXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Which one.
+        /// The attribute.
         name: XattrName,
     },
-    /// The names of the extended attributes.
+    /// Lists the names of the extended attributes.
     ListXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
     },
-    /// An extended attribute less.
+    /// Removes an extended attribute.
     RemoveXattr {
-        /// Of which inode.
+        /// The inode.
         ino: Ino,
-        /// Which one.
+        /// The attribute.
         name: XattrName,
     },
-    /// How much there is, for `statfs`.
+    /// Reads the usage of the volume, for `statfs`.
     Usage,
-    /// How much there is at a directory, for `statfs` of a mount of it: of its quota, if it has one.
+    /// Reads the usage at a directory, for `statfs` of a mount of it: of its quota, if it has one.
     UsageAt {
-        /// Which one.
+        /// The directory.
         dir: Ino,
     },
-    /// Which lock is in the way of this one?
+    /// Finds a lock that conflicts with this one.
     GetLock {
-        /// On which inode.
+        /// The inode.
         ino: Ino,
-        /// The lock that is wanted.
+        /// The lock to test.
         lock: FileLock,
     },
-    /// A lock, another one in its place, or one less. It is done or refused, never waited for: who
-    /// wants to wait asks again, with a new sequence.
+    /// Sets, replaces or removes a lock. The meta never waits: a caller that wants to wait asks
+    /// again, with a new sequence number.
     SetLock {
-        /// On which inode.
+        /// The inode.
         ino: Ino,
-        /// The lock; its owner is one of this session.
+        /// The lock; its owner belongs to this session.
         lock: FileLock,
     },
-    /// Other limits of a directory; an empty one without a quota gets one.
+    /// Sets the limits of a directory; an empty directory without a quota gets one.
     SetQuota {
-        /// Which one.
+        /// The directory.
         dir: Ino,
         /// Its limits.
         limits: QuotaLimits,
     },
-    /// The quota that an inode counts for.
+    /// Reads the quota that counts an inode.
     GetQuota {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
-    /// A page of records as they lie in the store, for a check.
+    /// Reads a page of stored records, for a check.
     Records(RecordRange),
-    /// Records at one moment, for a check.
+    /// Reads records at one moment, for a check.
     RecordsAt {
         /// Their keys.
         keys: Vec<Vec<u8>>,
     },
-    /// Something that a check found is put right.
+    /// Repairs a fault that a check found.
     Repair(Repair),
-    /// A page of what was removed from a directory and is kept.
+    /// Lists a page of the trash of a directory.
     TrashList {
-        /// From which directory.
+        /// The directory.
         dir: Ino,
-        /// The last inode that is known; 0 for the beginning.
+        /// The last inode that the caller has; 0 for the beginning.
         after: Ino,
-        /// Entries at most.
+        /// Most entries to return.
         limit: u32,
     },
-    /// A change of what is kept.
+    /// Changes the trash of a directory.
     Trash(TrashChange),
-    /// An inode's attributes, and its bytes if they lie in the store.
+    /// Reads an inode's attributes, and its bytes if they are in the store.
     Content {
-        /// Which one.
+        /// The inode.
         ino: Ino,
     },
-    /// Bytes for the store; nothing is changed when those of the file lie in chunks, or are others.
+    /// Writes bytes to the store; nothing is changed when the file's bytes are in chunks, or its
+    /// data id differs.
     WriteInline(WriteInline),
-    /// A name for chunks that the bytes of a file are to go to from the store.
+    /// Reserves a name for chunks, to which the bytes of a file will move from the store.
     Reserve(Reserve),
-    /// The bytes of a file are in such chunks now; nothing is changed when it is not as it was.
+    /// Moves a file to reserved chunks that hold its bytes; nothing is changed when the file has
+    /// changed.
     Spill(Spill),
-    /// As [`Self::Content`], of the file at the end of these names from the root on.
+    /// As [`Self::Content`], for the file at the end of this path.
     GetFile {
-        /// Which one.
+        /// The path from the root.
         path: Vec<Name>,
     },
-    /// A whole file.
+    /// Writes a whole file.
     PutFile(PutFile),
-    /// The record of a file's chunks is made, before they are sealed; nothing of bytes in the store.
+    /// Makes the record of a file's chunks, before they are sealed; does nothing for bytes in the
+    /// store.
     Share {
-        /// Of which file.
+        /// The file.
         ino: Ino,
     },
-    /// A file with the bytes of another one, which is as its client says; nothing is changed otherwise.
+    /// Makes a file with the bytes of another one, if that one is as its client describes it;
+    /// otherwise nothing is changed.
     Clone(CloneFile),
-    /// A file gets chunks of its own in front of these, which are sealed; nothing is changed when it has others.
+    /// Gives a file chunks of its own, with the present sealed chunks as their base; nothing is
+    /// changed when the file has other chunks.
     Unshare {
-        /// Which file.
+        /// The file.
         ino: Ino,
         /// The name of its chunks.
         chunks: u64,
     },
-    /// What lies behind chunks.
+    /// Reads the record of shared chunks.
     Shared {
         /// Their name.
         chunks: u64,
     },
-    /// Something of objects, for a gateway.
+    /// An operation on objects, for a gateway.
     Object(ObjectOp),
 }
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaRequest {
-    /// The session it is made in; 0 before there is one.
+    /// The session of the request; 0 before there is one.
     pub session: u64,
-    /// Names what changes something for ever, within the session: a repetition has the number of the
-    /// first attempt and is not done again.
+    /// Number of a permanent change, within the session: a retry has the number of the first
+    /// attempt and is not executed again.
     pub sequence: u64,
-    /// Hours since 1970 at the first attempt: answers are kept for a day.
+    /// Hours since 1970 at the first attempt: metas keep answers for a day.
     pub hour: u32,
-    /// On whose behalf.
+    /// The user on whose behalf the operation runs.
     pub caller: Caller,
-    /// What.
+    /// The operation.
     pub op: MetaOp,
 }
 
@@ -443,7 +451,7 @@ impl Rename {
         let (parent, name) = (Ino(r.u64()?), Name::decode(r)?);
         let (new_parent, new_name) = (Ino(r.u64()?), Name::decode(r)?);
         let flags = r.u8()?;
-        // What is exchanged is neither new nor leaves its name.
+        // An exchange cannot be combined with the other flags.
         if flags != EXCHANGE && flags & !(NO_REPLACE | WHITEOUT) != 0 {
             return Err(WireError::Field("flags of a rename"));
         }
@@ -519,7 +527,7 @@ impl MetaOp {
         }
     }
 
-    /// Whether it changes something, and so must be done once however often it is asked for.
+    /// Whether the operation changes anything, so that repetitions must not execute it again.
     #[must_use]
     pub const fn changes(&self) -> bool {
         if let Self::Object(op) = self {
@@ -735,7 +743,7 @@ impl MetaOp {
 }
 
 impl MetaRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(64 + Attr::BYTES_MIN);
@@ -747,7 +755,7 @@ impl MetaRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

@@ -3,16 +3,16 @@
 use super::Timestamp;
 use crate::wire::{Reader, WireError, Writer};
 
-/// A new value of a time.
+/// New value of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The meta's time.
+    /// The present time of the meta.
     Now,
-    /// This one.
+    /// This time.
     At(Timestamp),
 }
 
-/// What of an inode to change.
+/// Attributes to change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -21,19 +21,19 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length; what lies behind it has been cut off the chunks already, unless it is 0.
+    /// Length. The client has already cut the bytes after it off the chunks, unless it is 0.
     pub size: Option<u64>,
     /// Time of the last read.
     pub atime: Option<SetTime>,
     /// Time of the last change of the content.
     pub mtime: Option<SetTime>,
-    /// Time of the last change; now when nothing is said.
+    /// Time of the last change; the present time if absent.
     pub ctime: Option<Timestamp>,
-    /// Only while the bytes lie in the store: otherwise nothing is changed, and the answer shows it. For a
-    /// length whose caller has cut no chunks.
+    /// Only while the bytes are in the store: otherwise nothing is changed, and the answer shows
+    /// it. For a caller that has cut no chunks.
     pub stored: bool,
-    /// It was read then: the time of the last read becomes this if it is not later than a change, or a day old (`relatime`
-    /// of mount(8)). Nothing else changes, whatever else is set here.
+    /// Time of a read: becomes the access time if the last one is not later than a change, or is a
+    /// day old (`relatime` of mount(8)). No other attribute changes then, even if it is set here.
     pub read: Option<Timestamp>,
 }
 

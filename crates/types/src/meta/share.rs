@@ -1,54 +1,55 @@
-//! Chunks that several files have, and chunks that are read through to others (RFC 0014).
+//! Chunks that several files share, and base chunks that are read through (RFC 0014).
 //!
-//! The record of a name of chunks is there from before its seals are made until nobody reads these chunks
-//! any more. So whoever forgets the last file that does knows that there may be seals.
+//! The record of a name of chunks exists from before its seals are made until no file reads these
+//! chunks any more. So a meta that removes the last user knows that there may be seals.
 
 use super::request::flag;
 use super::{Ino, Layout, Name};
 use crate::limits::BASES_MAX;
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// Chunks that a file is read through to, where those in front of them have none.
+/// Base chunks of a file, read where the chunks before them have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileBase {
     /// Their name.
     pub chunks: u64,
-    /// Bytes of the file that count: all that were ever written, or those that a clone had.
+    /// Number of valid bytes: all that were ever written, or those that a clone had.
     pub size: u64,
 }
 
-/// Chunks of a name that several files have, or that others are behind.
+/// The record of chunks that several files share, or that have bases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedRecord {
     /// Grows with every change of the record.
     pub version: u64,
-    /// Files that are read from these chunks, whether they are their own or behind them.
+    /// Number of files that read these chunks, as their own or as a base.
     pub users: u64,
-    /// They are sealed on all chains. Before that they may be on some.
+    /// Whether they are sealed on all chains. Before that they may be sealed on some.
     pub is_sealed: bool,
-    /// Where they lie; those behind them lie on the same chains.
+    /// Their placement; their bases are on the same chains.
     pub layout: Layout,
-    /// The longest that a file of them was.
+    /// The greatest length of a file with these chunks.
     pub size: u64,
-    /// Bytes of a file when it got them in front of others; 0 of those that have none behind them.
+    /// Length of the file when it got these chunks in front of others; 0 for chunks without bases.
     pub began: u64,
-    /// The file that they were made for. Nobody else has ever written to them.
+    /// The file that they were made for. No other file has ever written to them.
     pub owner: Ino,
-    /// What is read where they have no chunk, nearest first: each counts no more bytes than the one before.
+    /// Chunks to read where these have none, nearest first; none counts more bytes than the one
+    /// before it.
     pub bases: Vec<FileBase>,
 }
 
-/// A file is to be made that has the bytes of another one.
+/// Request to make a file with the bytes of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloneFile {
-    /// Whose bytes.
+    /// The file with the bytes.
     pub source: Ino,
-    /// Its chunks, which the client has sealed, or those that it had until somebody put others in front of them. Those of
-    /// bytes in the store do not matter.
+    /// Its chunks, which the client has sealed, or the chunks it had until another client put
+    /// others in front of them. Ignored for bytes in the store.
     pub chunks: u64,
-    /// In which directory.
+    /// The directory.
     pub parent: Ino,
-    /// Which name.
+    /// The name.
     pub name: Name,
 }
 

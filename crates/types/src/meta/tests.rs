@@ -371,7 +371,7 @@ fn names_that_no_directory_has_are_refused() {
 fn entries_lie_in_the_order_of_their_hashes() {
     let dir = Ino(3);
     let key = keys::entry(dir, &name("hello"));
-    // Golden: what is stored today must be found by every later build.
+    // Golden values: every later build must find data stored today.
     assert_eq!(keys::hash(&name("hello")), 0x9555_e855_5c62_dcfd >> 13);
     assert_eq!(keys::split_entry(&key), Some((keys::hash(&name("hello")), name("hello"))));
     assert!(key.starts_with(&keys::entries(dir)) && !key.starts_with(&keys::entries(Ino(4))));
@@ -401,7 +401,8 @@ fn a_layout_spreads_chunks_over_its_stripe_and_stays_in_the_table() {
     assert_eq!(chains.map(|chain| (chain.table(), chain.number())), [(6, 255), (6, 256), (6, 1)]);
 }
 
-/// The table shares a byte with the size of a chunk: what was written before there were tables reads as it did.
+/// The table shares a byte with the chunk size: layouts from before tables existed decode
+/// unchanged.
 #[test]
 fn a_layout_is_read_as_it_was_written_and_no_other() {
     let layout = Layout { chunk_log2: 26, stripe: 4, seed: 1, chains: 256, table: 6 };

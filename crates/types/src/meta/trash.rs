@@ -1,28 +1,28 @@
-//! What was removed and is kept for a while.
+//! Removed inodes that are kept for a while.
 
 use super::request::flag;
 use super::{DIR_PAGE_MAX, FileKind, Ino, Name, Timestamp};
 use crate::wire::{Reader, Record, WireError, Writer};
 
-/// An inode whose last name was removed from a directory that keeps what is removed.
+/// An inode without a name, removed from a directory that keeps removed inodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashRecord {
     /// The name that it had.
     pub name: Name,
-    /// When it was removed.
+    /// Time of the removal.
     pub since: Timestamp,
-    /// It is kept until then.
+    /// Time until which it is kept.
     pub until: Timestamp,
 }
 
-/// Something in the trash of a directory.
+/// An entry of the trash of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrashEntry {
     /// Its inode.
     pub ino: Ino,
-    /// What that is.
+    /// The inode's kind.
     pub kind: FileKind,
-    /// Its bytes.
+    /// Its length in bytes.
     pub size: u64,
     /// Its name and times.
     pub record: TrashRecord,
@@ -31,38 +31,38 @@ pub struct TrashEntry {
 /// A page of the trash of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrashPage {
-    /// How long the directory keeps what is removed from it, in seconds; 0 for not at all.
+    /// Seconds for which the directory keeps removed inodes; 0 for not at all.
     pub keep_s: u32,
-    /// In the order of their inodes.
+    /// Entries in the order of their inodes.
     pub entries: Vec<TrashEntry>,
-    /// Whether there is no more.
+    /// Whether this is the last page.
     pub end: bool,
 }
 
 /// A change of the trash of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrashChange {
-    /// What is removed from a directory from now on is kept so long, in seconds; 0 for not at all.
+    /// Sets the time for which inodes removed from now on are kept.
     Keep {
-        /// Which directory.
+        /// The directory.
         dir: Ino,
-        /// How long, in seconds.
+        /// The time in seconds; 0 for not at all.
         keep_s: u32,
     },
-    /// An inode gets its name again, or another one in the same directory.
+    /// Gives an inode its name again, or another name in the same directory.
     Restore {
         /// The directory that it was removed from.
         dir: Ino,
-        /// Which inode.
+        /// The inode.
         ino: Ino,
         /// Its name.
         name: Name,
     },
-    /// An inode is kept no longer.
+    /// Stops keeping an inode.
     Drop {
         /// The directory that it was removed from.
         dir: Ino,
-        /// Which inode.
+        /// The inode.
         ino: Ino,
     },
 }

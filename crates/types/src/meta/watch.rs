@@ -1,41 +1,41 @@
-//! Changes of the file namespace, for mounts that keep what they were told (`Verb::MetaWatch`), and
-//! answers that say of when they are.
+//! Changes of the file namespace, for mounts that cache answers (`Verb::MetaWatch`), and answers
+//! with the version of the store that they hold for.
 
 use super::{Attr, Ino, MetaAnswer, MetaReply, Name};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Changes of one answer: a busy volume makes some thousands while one is on its way.
+/// Changes of one answer: a busy volume makes some thousands during one round trip.
 pub const CHANGES_MAX: usize = 16_384;
-/// Directories that one operation makes or removes names in.
+/// Most directories in which one operation makes or removes names.
 pub const TOUCHED_MAX: usize = 2;
 /// Longest wait for changes in ms.
 pub const WATCH_MS_MAX: u32 = 10_000;
 
-/// An answer of a meta, and the state of the store that it tells of. What was changed in a later
-/// version may make it untrue.
+/// An answer of a meta, and the version of the store that it describes. A change with a later
+/// version may invalidate it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// The answer.
     pub answer: MetaAnswer,
-    /// A version of the store; 0 when it is not known: the answer was given before, to an earlier
+    /// The version of the store; 0 when it is unknown, because the answer was given to an earlier
     /// attempt.
     pub version: u64,
-    /// What a change left behind; nothing of what was done before, for an earlier attempt.
+    /// State right after a change; empty if an earlier attempt made the change.
     pub after: After,
 }
 
-/// What is known of the store right after a change, as NFS tells it (RFC 1813, 2.6, `wcc_data`).
+/// State of the store right after a change, as NFS reports it (RFC 1813, 2.6, `wcc_data`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct After {
-    /// The version that the change made; 0 when it is not known, or nothing was changed.
+    /// The version that the change made; 0 when it is unknown, or nothing was changed.
     pub version: u64,
-    /// Directories in which names were made or removed, as they are in that version; at most
+    /// Directories in which names were made or removed, as of that version; at most
     /// [`TOUCHED_MAX`].
     pub dirs: Vec<Attr>,
 }
 
 impl Answered {
-    /// Encodes the meta of the reply.
+    /// Encodes the metadata of the reply.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(18 + 128 * self.after.dirs.len());
@@ -48,7 +48,7 @@ impl Answered {
         [w.into_bytes(), MetaReply::encode_answer(&self.answer)].concat()
     }
 
-    /// Decodes the meta of the reply.
+    /// Decodes the metadata of the reply.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -62,40 +62,40 @@ impl Answered {
     }
 }
 
-/// A question for changes: the meta of a `Verb::MetaWatch` request.
+/// Request for changes: the metadata of a `Verb::MetaWatch` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaWatch {
     /// Changes made by this session are left out.
     pub session: u64,
-    /// Changes behind this version of the store; 0 asks for the newest version only.
+    /// Version of the store after which changes are wanted; 0 asks for the newest version only.
     pub after: u64,
-    /// The answer comes after this many ms at the latest, at most [`WATCH_MS_MAX`].
+    /// Longest wait for changes in ms, at most [`WATCH_MS_MAX`].
     pub wait_ms: u32,
 }
 
-/// What was changed.
+/// The part of the namespace that changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Changed {
-    /// The attributes of an inode, its bytes' name or length, or that it exists.
+    /// The attributes of an inode, the data id or length of its bytes, or its existence.
     Inode(Ino),
-    /// Whether, and to what, a name of a directory leads.
+    /// The inode of a name in a directory, or the existence of the name.
     Name(Ino, Name),
 }
 
-/// Changes: the meta of a `Verb::MetaWatch` reply.
+/// Changes: the metadata of a `Verb::MetaWatch` reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MetaNews {
-    /// Every change up to this version was told; the next question is for those behind it.
+    /// The answer includes every change up to this version; the next request asks for later ones.
     pub version: u64,
-    /// Changes between the question's version and this one are not known any more: whoever keeps
-    /// something must take all of it for untrue. There are no `changes` then.
+    /// The meta no longer knows the changes between the request's version and this one: the client
+    /// must drop its whole cache. `changes` is empty then.
     pub gap: bool,
-    /// Each with the version that it made, in order.
+    /// The changes in order, each with the version that it made.
     pub changes: Vec<(u64, Changed)>,
 }
 
 impl MetaWatch {
-    /// Encodes the question.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(20);
@@ -105,7 +105,7 @@ impl MetaWatch {
         w.into_bytes()
     }
 
-    /// Decodes a question.
+    /// Decodes a request.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

@@ -3,36 +3,36 @@
 use super::{Ino, XATTR_BYTES_MAX, XattrName};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Whether an extended attribute may or must be there before.
+/// Condition on the existence of an extended attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum XattrMode {
-    /// It does not matter.
+    /// No condition.
     #[default]
     Any = 0,
-    /// It must not (`XATTR_CREATE`).
+    /// It must not exist (`XATTR_CREATE`).
     Create = 1,
-    /// It must (`XATTR_REPLACE`).
+    /// It must exist (`XATTR_REPLACE`).
     Replace = 2,
 }
 
-/// An extended attribute is to be set.
+/// Request to set an extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setxattr {
-    /// Of which inode.
+    /// The inode.
     pub ino: Ino,
     /// Its name.
     pub name: XattrName,
     /// Its value.
     pub value: Vec<u8>,
-    /// What must be there before.
+    /// Condition on the attribute that exists before.
     pub mode: XattrMode,
-    /// With an access control list the set-group-id bit goes: a kernel says so of a caller who is
-    /// not in the inode's group.
+    /// Clear the set-group-id bit when an access control list is set: the kernel requests it for a
+    /// caller outside the inode's group.
     pub drops_set_gid: bool,
 }
 
-/// Beside the mode of an extended attribute.
+/// Flag in the mode byte of an extended attribute.
 const DROPS_SET_GID: u8 = 0x80;
 
 pub(super) fn write_value(w: &mut Writer, value: &[u8]) {
