@@ -2,7 +2,7 @@
 
 use crate::ids::{BlockKey, KeyError};
 
-/// Bytes from the network or disk that cannot be what they claim to be.
+/// Malformed bytes from the network or disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The bytes end before the value does.
@@ -11,16 +11,16 @@ pub enum WireError {
     /// Bytes remain after the last field.
     #[error("message has {0} bytes after its last field")]
     Trailing(usize),
-    /// A field holds a value that it may not have.
+    /// A field has an invalid value.
     #[error("field '{0}' has a value out of its range")]
     Field(&'static str),
     /// A key is empty or too long.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The frame does not start with the magic number: the peer speaks another protocol.
+    /// The frame does not start with the magic number: the peer uses another protocol.
     #[error("not a Millpond frame: is this address a Millpond server?")]
     Magic,
-    /// The peer speaks a protocol version that this build does not.
+    /// This build does not support the peer's protocol version.
     #[error("protocol version {0} is not supported by this build: upgrade the older side")]
     Version(u8),
     /// A checksum does not match.
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
     /// The next `n` bytes.
     ///
     /// # Errors
-    /// [`WireError::Truncated`] when fewer remain; so do all methods below.
+    /// [`WireError::Truncated`] when fewer remain; this holds for all methods below.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], WireError> {
         let (head, tail) = self.rest.split_at_checked(n).ok_or(WireError::Truncated)?;
         self.rest = tail;
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().map_err(|_| WireError::Truncated)
     }
 
-    /// What is left.
+    /// The remaining bytes.
     #[must_use]
     pub const fn rest(self) -> &'a [u8] {
         self.rest
@@ -103,8 +103,8 @@ impl<'a> Reader<'a> {
     /// A count of elements, at most `max`, each of at least `each` bytes.
     ///
     /// # Errors
-    /// [`WireError::Field`] named `what` over `max`; [`WireError::Truncated`] when the
-    /// elements cannot all be there, so that a short message never makes a large allocation.
+    /// [`WireError::Field`] named `what` over `max`; [`WireError::Truncated`] when the remaining
+    /// bytes cannot hold the elements, so that a short message never causes a large allocation.
     pub fn count(
         &mut self,
         max: usize,
@@ -211,7 +211,7 @@ impl Writer {
     /// Appends a count of elements.
     ///
     /// # Panics
-    /// When `n` is over `u32::MAX`, which the limits rule out.
+    /// When `n` is over `u32::MAX`, which the limits exclude.
     pub fn count(&mut self, n: usize) {
         self.u32(u32::try_from(n).expect("limits keep counts below 2^32"));
     }
@@ -233,7 +233,7 @@ impl Writer {
     /// Appends bytes with a 16-bit length.
     ///
     /// # Panics
-    /// When `bytes` is longer than 65,535, which the limits rule out.
+    /// When `bytes` is longer than 65,535, which the limits exclude.
     pub fn bytes16(&mut self, bytes: &[u8]) {
         self.u16(u16::try_from(bytes.len()).expect("limits keep these below 64 KiB"));
         self.raw(bytes);

@@ -1,4 +1,4 @@
-//! The meta of requests about the cluster. Layouts are the order of the fields in `encode`.
+//! Metadata of requests about the cluster. The layouts are the order of the fields in `encode`.
 
 use super::codec::{Reader, WireError, Writer};
 use crate::cluster::{NodeId, RoutingVersion};
@@ -17,7 +17,7 @@ pub struct RoutingRequest {
 }
 
 impl RoutingRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(24);
@@ -26,7 +26,7 @@ impl RoutingRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -38,7 +38,7 @@ impl RoutingRequest {
     }
 }
 
-/// Tells that a node did not answer (`Suspect`); the reply is empty.
+/// Reports that a node did not answer (`Suspect`); the reply is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuspectRequest {
     /// The node.
@@ -46,13 +46,13 @@ pub struct SuspectRequest {
 }
 
 impl SuspectRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.node.0.0.to_vec()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -73,13 +73,13 @@ pub struct NamespaceTableRequest {
 }
 
 impl NamespaceTableRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.have.to_le_bytes().to_vec()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -98,12 +98,12 @@ pub struct NamespaceTableReply {
     pub version: u64,
     /// The namespaces.
     pub namespaces: Vec<NamespaceInfo>,
-    /// Dropped ones whose blocks may still be there.
+    /// Dropped namespaces with blocks that may still exist.
     pub dropping: Vec<GroupId>,
 }
 
 impl NamespaceTableReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(16 + self.namespaces.len() * 128);
@@ -119,7 +119,7 @@ impl NamespaceTableReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

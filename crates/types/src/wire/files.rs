@@ -1,10 +1,10 @@
-//! The meta of requests about chunks of files, and of their replies. Layouts are the order of the
-//! fields in `encode`; the answer to `ChunkRead` is a [`super::GetReply`], to `ChunkWrite` and
-//! `ChunkUpdate` a [`super::StatusReply`].
+//! Metadata of requests about chunks of files, and of their replies. The layouts are the order of
+//! the fields in `encode`. The answer to `ChunkRead` is a [`super::GetReply`], the answer to
+//! `ChunkWrite` and `ChunkUpdate` a [`super::StatusReply`].
 //!
-//! A chunk that is not there is as one of no bytes: reading gives nothing, cutting and removing are done.
-//! The data id of a clone has *bases*: where it has no chunk, the chunk of the same index of the first
-//! base that has one is read, and is copied before a part of it is written.
+//! A missing chunk counts as an empty one: a read returns no bytes; a cut or a removal succeeds.
+//! The data id of a clone has *bases*: where it has no chunk, a read uses the chunk with the same
+//! index of the first base that has one, and a write of a part copies that chunk first.
 
 use super::codec::{Reader, WireError, Writer};
 use super::replies::ItemStatus;
@@ -15,10 +15,10 @@ use crate::ids::{DataId, FileChunk};
 use crate::limits::{BASES_MAX, CHUNK_BYTES_MAX, FILE_PARTS_MAX, LIST_KEYS_MAX, PAYLOAD_BYTES_MAX};
 use crate::namespace::Ack;
 
-/// A chunk of a file, and the chain that the file's layout puts it on.
+/// A chunk of a file, and its chain by the file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PlacedChunk {
-    /// Where it lies.
+    /// The chain.
     pub chain: ChainId,
     /// The chunk.
     pub chunk: FileChunk,
@@ -40,16 +40,16 @@ impl PlacedChunk {
     }
 }
 
-/// Bytes that a chunk is read through to: those of the same index of another data id, on the same chain.
+/// A base of a chunk: the chunk with the same index of another data id, on the same chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkBase {
-    /// Whose bytes.
+    /// Data id of the base.
     pub data: DataId,
-    /// How many bytes of that chunk count.
+    /// Number of valid bytes of that chunk.
     pub len: u32,
 }
 
-/// The bases of a chunk, nearest first. Behind each other they never count more bytes.
+/// The bases of a chunk, nearest first. No base has more valid bytes than a nearer one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkBases {
     list: [ChunkBase; BASES_MAX],
@@ -61,8 +61,8 @@ impl ChunkBases {
     pub const NONE: Self =
         Self { list: [ChunkBase { data: DataId(0), len: 0 }; BASES_MAX], count: 0 };
 
-    /// Of these, nearest first; `None` when they are more than [`BASES_MAX`], or one counts more bytes
-    /// than a nearer one or than a chunk has.
+    /// Makes a list of bases, nearest first; `None` when they are more than [`BASES_MAX`], or one
+    /// has more valid bytes than a nearer one or than a chunk can have.
     #[must_use]
     pub fn new(bases: &[ChunkBase]) -> Option<Self> {
         let fits = bases.iter().all(|base| base.len as usize <= CHUNK_BYTES_MAX);
@@ -81,7 +81,8 @@ impl ChunkBases {
         &self.list[..usize::from(self.count)]
     }
 
-    /// The same without a byte: a copy of them is an empty chunk, where there is one.
+    /// The same bases with no valid bytes: copying one of them makes an empty chunk, if the base
+    /// exists.
     #[must_use]
     pub fn emptied(mut self) -> Self {
         self.list.iter_mut().for_each(|base| base.len = 0);
@@ -108,7 +109,7 @@ impl ChunkBases {
     }
 }
 
-/// Reads offset and length of a part.
+/// Decodes the offset and length of a part.
 fn range(r: &mut Reader<'_>) -> Result<(u32, u32), WireError> {
     let (offset, len) = (r.u32()?, r.u32()?);
     if offset as usize + len as usize > CHUNK_BYTES_MAX {
@@ -133,7 +134,7 @@ fn ack(r: &mut Reader<'_>) -> Result<Ack, WireError> {
     }
 }
 
-/// The tags of a request's chunks, each for the chain of its chunk.
+/// Decodes the tags of a request's chunks, each for the chain of its chunk.
 fn tags(
     r: &mut Reader<'_>,
     chains: impl ExactSizeIterator<Item = ChainId>,
@@ -151,15 +152,16 @@ fn tags(
 pub struct ReadPart {
     /// The chunk.
     pub at: PlacedChunk,
-    /// First byte wanted.
+    /// Offset of the first byte.
     pub offset: u32,
-    /// At most so many bytes.
+    /// Most bytes to read.
     pub len: u32,
-    /// What is read where the chunk is not there.
+    /// Chunks to read when this one does not exist.
     pub bases: ChunkBases,
 }
 
-/// Reads parts of chunks (`ChunkRead`). Of each comes what the chunk has there, perhaps nothing.
+/// Reads parts of chunks (`ChunkRead`). For each part the answer has the bytes that exist there, if
+/// any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkReadRequest {
     /// The parts.
@@ -167,7 +169,7 @@ pub struct ChunkReadRequest {
 }
 
 impl ChunkReadRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(4 + self.parts.len() * (PlacedChunk::BYTES + 9));
@@ -181,7 +183,7 @@ impl ChunkReadRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -199,7 +201,7 @@ impl ChunkReadRequest {
         Ok(Self { parts })
     }
 
-    /// Bytes that the answer has at most.
+    /// Most payload bytes of the answer.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.len)).sum()
@@ -211,31 +213,31 @@ impl ChunkReadRequest {
 pub struct WritePart {
     /// The chunk.
     pub at: PlacedChunk,
-    /// First byte to write; a gap before it is filled with zeros.
+    /// Offset of the first byte; a gap before it is filled with zeros.
     pub offset: u32,
-    /// Number of bytes, not 0: writing nothing must not make a chunk, or a longer one.
+    /// Number of bytes, not 0: an empty write must not make a chunk, or a longer one.
     pub len: u32,
     /// Their checksum, computed by the client.
     pub crc: Crc32c,
 }
 
-/// Writes parts of chunks (`ChunkWrite`); the payload is their bytes one after the other. Parts of one
-/// request may be done in any order.
+/// Writes parts of chunks (`ChunkWrite`); the payload is the concatenation of their bytes. The
+/// server may write the parts of one request in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkWriteRequest {
-    /// When a part is answered.
+    /// When the server acknowledges a part.
     pub ack: Ack,
     /// The parts.
     pub parts: Vec<WritePart>,
     /// Their tags.
     pub tags: Option<Tags>,
-    /// Where the bytes of each part start in the arena when the frame has [`super::FLAG_SHM`], else
-    /// none. A place for each, so that bytes which lie there already need not be moved together.
+    /// Offset of each part's bytes in the arena when the frame has [`super::FLAG_SHM`], else empty.
+    /// Each part has its own offset, so that bytes already in the arena need not be moved together.
     pub arena: Vec<u64>,
 }
 
 impl ChunkWriteRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(32 + self.parts.len() * 48);
@@ -252,7 +254,7 @@ impl ChunkWriteRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -291,23 +293,24 @@ impl ChunkWriteRequest {
     }
 }
 
-/// What is done to a chunk as a whole.
+/// Change of a whole chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkChange {
-    /// It goes.
+    /// Removes it.
     Remove,
-    /// Its length in bytes afterwards, made up with zeros where it is shorter.
+    /// Sets its length in bytes, and pads a shorter chunk with zeros.
     Cut(u32),
-    /// The data id is sealed on this chain: of the chunk [`FileChunk::seal`] alone. Done when it is on
-    /// the disks of all replicas and nothing that came before is under way.
+    /// Seals the data id on this chain; only for the chunk [`FileChunk::seal`]. Done when the seal
+    /// is on the disks of all replicas and no earlier update is in progress.
     Seal,
-    /// It becomes what the first of its bases has that has one, unless it is there, or none has one.
+    /// Copies the chunk of the first base that has one; does nothing if the chunk exists, or if no
+    /// base has one.
     Copy(ChunkBases),
-    /// It goes, also where it is sealed, or a seal: nothing names its data id any more.
+    /// Removes it even if it is sealed, or is a seal: no file uses its data id any more.
     Collect,
 }
 
-/// A change of a chunk as a whole.
+/// A chunk, and the change of it as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The chunk.
@@ -367,7 +370,7 @@ pub struct ChunkUpdateRequest {
 }
 
 impl ChunkUpdateRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(32 + self.cuts.len() * 41);
@@ -380,7 +383,7 @@ impl ChunkUpdateRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -406,7 +409,7 @@ pub struct ChunkStatRequest {
 }
 
 impl ChunkStatRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(4 + self.chunks.len() * PlacedChunk::BYTES);
@@ -417,7 +420,7 @@ impl ChunkStatRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -430,10 +433,11 @@ impl ChunkStatRequest {
     }
 }
 
-/// What a chunk is.
+/// State of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkStat {
-    /// Grows with every change of the chunk, and begins anew some minutes after it was removed.
+    /// Grows with every change of the chunk, and starts again some minutes after the chunk was
+    /// removed.
     pub version: ChunkVersion,
     /// Its length in bytes.
     pub len: u32,
@@ -442,13 +446,13 @@ pub struct ChunkStat {
 /// Answer to `ChunkStat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkStatReply {
-    /// In the order of the request's chunks: `Ok` with what the chunk is, `Miss` for one that is not
-    /// there, or why this node cannot say.
+    /// In the order of the request's chunks: `Ok` with the state of the chunk, `Miss` for a chunk
+    /// that does not exist, or the reason why this node cannot answer.
     pub items: Vec<(ItemStatus, ChunkStat)>,
 }
 
 impl ChunkStatReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(4 + self.items.len() * 13);
@@ -461,7 +465,7 @@ impl ChunkStatReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -481,18 +485,18 @@ impl ChunkStatReply {
 /// Lists the chunks of files on the chains that the asked node heads, in pages (`ChunkList`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkListRequest {
-    /// Only chunks of these bytes.
+    /// Only chunks of this data id.
     pub data: Option<DataId>,
     /// Only chunks on this chain.
     pub chain: Option<ChainId>,
-    /// 0 for the first page, then what the last page told; of the same node.
+    /// 0 for the first page, then the cursor of the last page of the same node.
     pub cursor: u64,
-    /// Chunks per page at most.
+    /// Most chunks per page.
     pub limit: u32,
 }
 
 impl ChunkListRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(26);
@@ -505,7 +509,7 @@ impl ChunkListRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -535,21 +539,21 @@ impl ChunkListRequest {
 pub struct FileChunkInfo {
     /// The chunk, and the chain that it is on.
     pub at: PlacedChunk,
-    /// What it is.
+    /// Its state.
     pub stat: ChunkStat,
 }
 
 /// Answer to `ChunkList`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkListReply {
-    /// Where the next page starts; 0 after the last page.
+    /// Cursor of the next page; 0 after the last page.
     pub cursor: u64,
-    /// The chunks of this page, in no order that means anything. A page may be empty and not the last.
+    /// The chunks of this page, in no particular order. A page may be empty without being the last.
     pub chunks: Vec<FileChunkInfo>,
 }
 
 impl ChunkListReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(12 + self.chunks.len() * (PlacedChunk::BYTES + 12));
@@ -563,7 +567,7 @@ impl ChunkListReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

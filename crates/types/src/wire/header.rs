@@ -7,16 +7,16 @@ use crate::limits::{META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 
 /// First four bytes of every frame: `MLPD`.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"MLPD");
-/// The protocol version that this build speaks.
+/// The protocol version of this build.
 pub const PROTOCOL_VERSION: u8 = 12;
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// The frame is a reply.
 pub const FLAG_REPLY: u8 = 1;
-/// The payload lies in shared memory, where the meta says; none follows the frame.
+/// The payload is in shared memory, at the place that the metadata gives; none follows the frame.
 pub const FLAG_SHM: u8 = 2;
-/// A read through shared memory whose values are used where they lie: the server keeps them there until they are
-/// given back, however long that takes (RFC 0027).
+/// A read through shared memory with values that are used in place: the server keeps them there
+/// until the client gives them back, however long that takes (RFC 0027).
 pub const FLAG_LEND: u8 = 4;
 
 /// The fixed part of every frame.
@@ -38,28 +38,29 @@ pub const FLAG_LEND: u8 = 4;
 pub struct FrameHeader {
     /// [`FLAG_REPLY`], [`FLAG_SHM`], [`FLAG_LEND`].
     pub flags: u8,
-    /// The verb's number; unknown ones are answered, not dropped.
+    /// The verb's number; the server answers unknown verbs, it does not drop them.
     pub verb: u16,
     /// Chosen by the client, unique among its requests in flight.
     pub request_id: u64,
-    /// Bytes of meta after the header.
+    /// Bytes of metadata after the header.
     pub meta_len: u32,
-    /// Bytes of payload after the meta.
+    /// Bytes of payload after the metadata.
     pub payload_len: u32,
-    /// Deadline in ms of a request, [`super::Status`] of a reply.
+    /// Deadline of a request in ms, [`super::Status`] of a reply.
     pub deadline_or_status: u32,
-    /// Checksum of the meta.
+    /// Checksum of the metadata.
     pub meta_crc: Crc32c,
-    /// A number drawn at random for a request, [`FrameHeader::asked`]'s proof for a reply.
+    /// A random number for a request; the proof of [`FrameHeader::asked`] for a reply.
     pub proof: u32,
 }
 
-/// What a reply must be the answer to: known to the side that asked, and proven by the side that answers.
+/// The request that a reply must answer: the asking side keeps it, and the answering side proves
+/// that it knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The request's id.
     pub request_id: u64,
-    /// CRC-32C of the request's random number, id, verb and meta checksum.
+    /// CRC-32C of the request's random number, id, verb and metadata checksum.
     pub proof: u32,
 }
 
@@ -79,7 +80,7 @@ impl FrameHeader {
         }
     }
 
-    /// The answer to what was asked with `verb`, without payload.
+    /// The reply to a request with `verb`, without payload.
     #[must_use]
     pub fn reply(asked: Asked, verb: Verb, status: Status, meta: &[u8]) -> Self {
         Self {
@@ -90,7 +91,7 @@ impl FrameHeader {
         }
     }
 
-    /// What the answer to this request must prove.
+    /// The id and proof that the answer to this request must have.
     #[must_use]
     pub fn asked(&self) -> Asked {
         let mut bytes = [0; 18];
@@ -98,13 +99,13 @@ impl FrameHeader {
         bytes[4..12].copy_from_slice(&self.request_id.to_le_bytes());
         bytes[12..14].copy_from_slice(&self.verb.to_le_bytes());
         bytes[14..].copy_from_slice(&self.meta_crc.0.to_le_bytes());
-        // Zero stands for no proof.
+        // Zero means no proof.
         let proof = Crc32c::of(&bytes).0.max(1);
         Asked { request_id: self.request_id, proof }
     }
 
-    /// Checks that this reply answers what was asked. Ids alone do not tell: two processes that share a
-    /// connection, by a fork or by a fault of anybody, count the same ids.
+    /// Checks that this reply answers the request. Ids alone cannot show that: two processes that
+    /// share a connection, through a fork or a fault, count the same ids.
     ///
     /// # Errors
     /// [`WireError::Answer`]; [`WireError::Field`] for a frame that is no reply.
@@ -112,7 +113,7 @@ impl FrameHeader {
         if self.flags & FLAG_REPLY == 0 {
             return Err(WireError::Field("flags"));
         }
-        // Said before any request was read, by a server that takes no more connections.
+        // Sent before any request was read, by a server that takes no more connections.
         let is_unasked = self.verb == Verb::Hello as u16
             && self.proof == 0
             && self.deadline_or_status != u32::from(Status::Ok as u16);
@@ -120,7 +121,7 @@ impl FrameHeader {
         if is_answer || is_unasked { Ok(()) } else { Err(WireError::Answer) }
     }
 
-    /// The frame without its payload: the header, then `meta`.
+    /// The frame without its payload: the header and the metadata.
     #[must_use]
     pub fn frame(&self, meta: &[u8]) -> Vec<u8> {
         let mut frame = Vec::with_capacity(HEADER_BYTES + meta.len());
@@ -153,7 +154,7 @@ impl FrameHeader {
     /// Decodes a header and checks magic, version, checksum and limits.
     ///
     /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// [`WireError`] naming the fault.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
         if r.u32()? != MAGIC {
@@ -185,7 +186,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// Checks the meta that followed this header.
+    /// Checks the metadata that followed this header.
     ///
     /// # Errors
     /// [`WireError::Checksum`].

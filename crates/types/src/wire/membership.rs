@@ -1,4 +1,4 @@
-//! Registration and heartbeats on the wire.
+//! Encodings of registration and heartbeats.
 
 use super::codec::{Reader, WireError, Writer};
 use super::records::{Record, read_bool, read_uuid, write_text_list, write_uuid};
@@ -34,10 +34,10 @@ impl Register {
         w.into_bytes()
     }
 
-    /// Reads bytes from the network.
+    /// Decodes bytes from the network.
     ///
     /// # Errors
-    /// [`WireError`] naming what is wrong; so does every decoder of this module.
+    /// [`WireError`] naming the fault; this holds for every decoder of this module.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(bytes);
         let mut register = Self {
@@ -149,7 +149,7 @@ impl RegisterAnswer {
         w.into_bytes()
     }
 
-    /// Reads bytes from the network.
+    /// Decodes bytes from the network.
     ///
     /// # Errors
     /// [`WireError`].
@@ -221,7 +221,7 @@ impl Heartbeat {
         w.into_bytes()
     }
 
-    /// Reads bytes from the network.
+    /// Decodes bytes from the network.
     ///
     /// # Errors
     /// [`WireError`].
@@ -343,7 +343,7 @@ impl HeartbeatAnswer {
         w.into_bytes()
     }
 
-    /// Reads bytes from the network.
+    /// Decodes bytes from the network.
     ///
     /// # Errors
     /// [`WireError`].

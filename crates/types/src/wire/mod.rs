@@ -1,9 +1,9 @@
-//! The protocol between client and server: one frame format on TCP, Unix sockets and
-//! shared-memory rings. `docs/protocol.md` describes it and is tested against this code.
+//! The protocol between client and server: one frame format on TCP, Unix sockets and shared-memory
+//! rings. `docs/protocol.md` describes it and is tested against this code.
 //!
-//! A frame is a [`FrameHeader`] of 40 bytes, `meta_len` bytes of *meta* (the encoded request
-//! or reply) and `payload_len` bytes of payload. Replies carry the request's id and come in
-//! any order.
+//! A frame is a [`FrameHeader`] of 40 bytes, `meta_len` bytes of *metadata* (the encoded request or
+//! reply, in code `meta`) and `payload_len` bytes of payload. Replies carry the request's id and
+//! come in any order.
 
 pub mod codec;
 mod control;

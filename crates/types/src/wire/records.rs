@@ -30,7 +30,7 @@ const ENVELOPE_BYTES: usize = 8;
 /// | 4 | n | body |
 /// | 4 + n | 4 | CRC-32C of all before |
 pub trait Record: Sized {
-    /// Tells the kinds apart; never used again for another one.
+    /// Number of the record's kind; never reused for another kind.
     const KIND: u8;
 
     /// Appends the body.
@@ -39,7 +39,7 @@ pub trait Record: Sized {
     /// Reads the body.
     ///
     /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// [`WireError`] naming the fault.
     fn read_body(r: &mut Reader<'_>) -> Result<Self, WireError>;
 
     /// The bytes to store.
@@ -55,10 +55,10 @@ pub trait Record: Sized {
         bytes
     }
 
-    /// Reads stored bytes, which are not trusted.
+    /// Decodes stored bytes, which are not trusted.
     ///
     /// # Errors
-    /// [`WireError`] naming what is wrong: another kind, a newer version, damage.
+    /// [`WireError`] naming the fault: another kind, a newer version, damage.
     fn open(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < ENVELOPE_BYTES {
             return Err(WireError::Truncated);
@@ -180,7 +180,8 @@ impl Record for ClusterRecord {
         write_uuid(w, self.cluster);
         w.u8(self.replicas);
         w.u64(self.seed);
-        // What a build before protocol 9, or before 12, wrote ends here, or behind the tables.
+        // A record from before protocol 9 ends here, and one from before protocol 12 ends after the
+        // tables.
         if self.more != TableSet::default() || self.secret.is_some() {
             w.u8(self.more.bits());
         }
@@ -223,7 +224,7 @@ impl Record for NodeRecord {
             build: r.str8()?.to_owned(),
             protocol: r.u8()?,
             state: node_state(r.u8()?)?,
-            // Builds before protocol 5 wrote none, and had no such role.
+            // Builds before protocol 5 wrote no such byte, and had no meta role.
             meta: !r.is_empty() && read_bool(r, "meta role")?,
         })
     }

@@ -1,4 +1,4 @@
-//! The meta of replies. Layouts are the order of the fields in `encode`.
+//! Metadata of replies. The layouts are the order of the fields in `encode`.
 
 use super::codec::{Reader, WireError, Writer};
 use super::verb::wire_enum;
@@ -13,11 +13,12 @@ wire_enum! {
     ItemStatus: u8, "item status" {
         /// Done: stored, read, present, touched, pinned, unpinned or deleted.
         Ok = 0,
-        /// Put: another value was there first; it stays. Match of each key: it is present, and not leased.
+        /// Put: an earlier value exists and stays. Match of each key: the key is present, but not
+        /// leased.
         Exists = 1,
-        /// The key is not present (or failed a check, which is never data).
+        /// The key is not present, or its value failed a check; damaged bytes are never returned.
         Miss = 2,
-        /// Get: the value is longer than the caller's room; its length is told.
+        /// Get: the value is longer than the caller's room; the reply has its length.
         TooLong = 3,
         /// No space, and nothing may be evicted.
         NoSpace = 4,
@@ -25,34 +26,35 @@ wire_enum! {
         Busy = 5,
         /// Put: the bytes that arrived do not match the client's checksum.
         Corrupt = 6,
-        /// The disk refuses writes.
+        /// The disk rejects writes.
         ReadOnly = 7,
         /// The namespace's quota is used up.
         Quota = 8,
         /// The deadline passed first.
         Late = 9,
         /// Another node has the key's chain now, or this one cannot answer for it at the moment:
-        /// learn the newest routing and ask again.
+        /// fetch the newest routing and ask again.
         Moved = 10,
-        /// Put, delete: not here now, and perhaps done already: ask the chain's head again before
-        /// any other chain.
+        /// Put, delete: not possible here now, and perhaps already done: ask the chain's head again
+        /// before any other chain.
         Behind = 11,
-        /// Chunks: the data id is sealed on this chain. Learn the file's newest data id and write there.
+        /// Chunks: the data id is sealed on this chain. Look up the file's newest data id and write
+        /// there.
         Sealed = 12,
     }
 }
 
-/// Why a request failed; the meta of every reply whose status is not `Ok`.
+/// Why a request failed: the metadata of every reply with a status other than `Ok`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
-    /// When to try again, in ms; 0 when that would not help.
+    /// Pause before a retry, in ms; 0 when a retry would not help.
     pub retry_after_ms: u32,
-    /// What is wrong and what to do about it.
+    /// The error and its remedy.
     pub message: String,
 }
 
 impl ErrorReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -62,7 +64,7 @@ impl ErrorReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -78,7 +80,7 @@ impl ErrorReply {
 /// Answer to `Hello`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloReply {
-    /// The version that both will speak.
+    /// The protocol version for this connection.
     pub version: u16,
     /// Version of the server's build.
     pub server: String,
@@ -92,14 +94,14 @@ pub struct HelloReply {
     pub shm: bool,
     /// Requests that may be in flight on this connection.
     pub in_flight_max: u32,
-    /// The cluster whose routing this node has; nil for a server that stands alone.
+    /// The cluster of the node's routing; nil for a standalone server.
     pub cluster: Uuid128,
-    /// This start of the server's process.
+    /// Incarnation of the server's process.
     pub incarnation: Incarnation,
 }
 
 impl HelloReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -115,7 +117,7 @@ impl HelloReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -148,7 +150,7 @@ pub struct NamespacesReply {
 }
 
 impl NamespacesReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -159,7 +161,7 @@ impl NamespacesReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -173,8 +175,8 @@ impl NamespacesReply {
     }
 }
 
-/// Answer to `Put`, `Contains`, `Touch`, `Pin`, `Unpin`, `Delete` and a `MatchPrefix` of each key: one
-/// status per key.
+/// Answer to `Put`, `Contains`, `Touch`, `Pin`, `Unpin`, `Delete` and a `MatchPrefix` of each key:
+/// one status per key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusReply {
     /// In the order of the request's keys.
@@ -182,7 +184,7 @@ pub struct StatusReply {
 }
 
 impl StatusReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(4 + self.items.len());
@@ -193,7 +195,7 @@ impl StatusReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -216,14 +218,14 @@ pub struct GetItem {
     pub len: u32,
     /// Checksum of the value.
     pub crc: Crc32c,
-    /// Where the value starts in the buffer pool when the frame has [`super::FLAG_SHM`], else 0.
+    /// Offset of the value in the buffer pool when the frame has [`super::FLAG_SHM`], else 0.
     pub pool_offset: u64,
 }
 
-/// Answer to `Get`; the payload is the values of the `Ok` items one after the other.
+/// Answer to `Get`; the payload is the concatenation of the values of the `Ok` items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetReply {
-    /// Names what the server holds for the client until `ShmRelease`; 0 without shared memory.
+    /// Id of the hold on the values until `ShmRelease`; 0 without shared memory.
     pub hold: u64,
     /// In the order of the request's keys.
     pub items: Vec<GetItem>,
@@ -233,7 +235,7 @@ impl GetReply {
     /// Bytes of one encoded item.
     pub const ITEM_BYTES: usize = 17;
 
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(12 + self.items.len() * Self::ITEM_BYTES);
@@ -248,7 +250,7 @@ impl GetReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -275,12 +277,12 @@ impl GetReply {
 pub struct MatchReply {
     /// Leading keys that are present.
     pub matched: u32,
-    /// Leading keys among them that are leased; fewer when leases use up their share.
+    /// Leading keys among them that are leased; fewer when the leases reach their limit.
     pub leased: u32,
 }
 
 impl MatchReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(8);
@@ -289,7 +291,7 @@ impl MatchReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -308,7 +310,7 @@ pub struct KeyInfo {
     pub key: BlockKey,
     /// Bytes of its value.
     pub len: u32,
-    /// Unix seconds when it expires; 0 for never.
+    /// Expiry time in Unix seconds; 0 for never.
     pub expires: u32,
     /// Whether it is pinned.
     pub pinned: bool,
@@ -317,14 +319,14 @@ pub struct KeyInfo {
 /// Answer to `List`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListReply {
-    /// Where the next page starts; 0 after the last page.
+    /// Cursor of the next page; 0 after the last page.
     pub cursor: u64,
-    /// The keys of this page, in no order that means anything.
+    /// The keys of this page, in no particular order.
     pub keys: Vec<KeyInfo>,
 }
 
 impl ListReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(12 + self.keys.len() * 48);
@@ -339,7 +341,7 @@ impl ListReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -361,7 +363,7 @@ impl ListReply {
     }
 }
 
-/// Answer to `Stats`: named numbers, so that versions can differ.
+/// Answer to `Stats`: numbers with names, because builds of different versions have different ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsReply {
     /// Name and value.
@@ -369,7 +371,7 @@ pub struct StatsReply {
 }
 
 impl StatsReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -381,7 +383,7 @@ impl StatsReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -396,8 +398,8 @@ impl StatsReply {
     }
 }
 
-/// Answer to `ShmAttach`; three descriptors travel with it: the buffer pool (read-only), the
-/// arena (read and write) and the eventfd that wakes the server.
+/// Answer to `ShmAttach`, sent with three descriptors: the buffer pool (read-only), the arena (read
+/// and write) and the eventfd that wakes the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmAttachReply {
     /// Bytes of the buffer pool.
@@ -406,12 +408,12 @@ pub struct ShmAttachReply {
     pub arena_bytes: u64,
     /// Bytes of each ring; the request ring starts at 0, the reply ring follows it.
     pub ring_bytes: u64,
-    /// Where the payload space starts.
+    /// Offset of the payload space.
     pub payload_offset: u64,
 }
 
 impl ShmAttachReply {
-    /// Encodes the reply's meta.
+    /// Encodes the reply's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -422,7 +424,7 @@ impl ShmAttachReply {
         w.into_bytes()
     }
 
-    /// Decodes the reply's meta.
+    /// Decodes the reply's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

@@ -1,4 +1,4 @@
-//! The meta of requests. Layouts are the order of the fields in `encode`.
+//! Metadata of requests. The layouts are the order of the fields in `encode`.
 
 use super::codec::{Reader, WireError, Writer};
 use crate::checksum::Crc32c;
@@ -12,9 +12,9 @@ use crate::units::ByteSize;
 /// First frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Lowest protocol version that the client speaks.
+    /// Lowest protocol version that the client supports.
     pub version_min: u16,
-    /// Highest protocol version that the client speaks.
+    /// Highest protocol version that the client supports.
     pub version_max: u16,
     /// Name and version of the client, for logs.
     pub client: String,
@@ -23,7 +23,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -34,7 +34,7 @@ impl Hello {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -58,12 +58,12 @@ pub struct NamespaceOpen {
     pub name: String,
     /// Whether to create it when it does not exist.
     pub create: bool,
-    /// What to create it with; of an existing one only the layout digest must match.
+    /// Options for creation; for an existing namespace only the layout digest must match.
     pub options: NamespaceOptions,
 }
 
 impl NamespaceOpen {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -73,7 +73,7 @@ impl NamespaceOpen {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -99,7 +99,7 @@ pub struct NamespaceRef {
 }
 
 impl NamespaceRef {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -107,7 +107,7 @@ impl NamespaceRef {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -119,16 +119,16 @@ impl NamespaceRef {
     }
 }
 
-/// Changes options of a namespace; those that are none stay.
+/// Changes options of a namespace; absent ones stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceSet {
     /// Its name.
     pub name: String,
     /// Bytes it may hold; 0 for no quota.
     pub quota: Option<ByteSize>,
-    /// Seconds after which what is stored from now on expires; 0 for never.
+    /// Time to live in seconds of blocks stored from now on; 0 for no end.
     pub ttl_seconds: Option<u32>,
-    /// Eviction class of what is stored from now on.
+    /// Eviction class of blocks stored from now on.
     pub priority: Option<Priority>,
 }
 
@@ -140,7 +140,7 @@ impl NamespaceSet {
         options.priority = self.priority.unwrap_or(options.priority);
     }
 
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -159,7 +159,7 @@ impl NamespaceSet {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -211,7 +211,8 @@ impl Leaders {
             Self::Runs => w.u8(1),
             Self::Each(leaders) => {
                 w.u8(2);
-                // A run repeats its leader: an empty key (length 0) means "as before".
+                // A run repeats its leader: an empty key (length 0) means the same leader as
+                // before.
                 let mut before: Option<&BlockKey> = None;
                 for leader in leaders {
                     if before == Some(leader) {
@@ -246,13 +247,13 @@ impl Leaders {
     }
 }
 
-/// By what a client of a cluster chose the node that it asks; nothing when it chose by nothing.
+/// The routing with which a client of a cluster chose the node; zero versions when it had none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Planned {
     /// The version of its routing; 0 for none.
     pub by: RoutingVersion,
-    /// The routing by which the keys' slots came where it thinks they are, at the latest: the node
-    /// must know it too.
+    /// The routing version by which the keys' slots had their present places, at the latest: the
+    /// node must have it too.
     pub needs: RoutingVersion,
 }
 
@@ -267,23 +268,23 @@ impl Planned {
     }
 }
 
-/// Names one update of a batch for ever: a retry carries the tag of the first attempt.
+/// Permanent name of one update of a batch: a retry carries the tag of the first attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemTag {
-    /// One of the client's channels; it has one update under way in a chain at a time.
+    /// One of the client's channels; a channel has at most one update in progress in a chain.
     pub channel: u32,
     /// Grows with every update of the client.
     pub sequence: u64,
-    /// The chain that the update is for: a node may head both chains of a slot that moves.
+    /// The chain of the update: a node may head both chains of a moving slot.
     pub chain: ChainId,
     /// The version of the key's chain that the client knew at the first attempt.
     pub issued: ChainVersion,
 }
 
-/// Names the updates of a batch to a cluster, so that none is done twice (DESIGN section 5).
+/// Names the updates of a batch to a cluster, so that none is executed twice (DESIGN section 5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tags {
-    /// The client: a random number, not 0, made when it starts.
+    /// The client: a random number, not 0, drawn when it starts.
     pub client: u128,
     /// One tag per key.
     pub items: Vec<ItemTag>,
@@ -334,14 +335,14 @@ pub struct PutItem {
     pub crc: Crc32c,
 }
 
-/// Stores values; the payload is the values one after the other.
+/// Stores values; the payload is the concatenation of the values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// How this node was chosen.
+    /// The routing with which this node was chosen.
     pub planned: Planned,
-    /// Where the payload starts in the arena when the frame has [`super::FLAG_SHM`], else 0.
+    /// Offset of the payload in the arena when the frame has [`super::FLAG_SHM`], else 0.
     pub arena_offset: u64,
     /// The keys.
     pub keys: Vec<BlockKey>,
@@ -349,12 +350,12 @@ pub struct PutRequest {
     pub items: Vec<PutItem>,
     /// Their leaders.
     pub leaders: Leaders,
-    /// Their tags, of a client of a cluster.
+    /// Their tags, from a client of a cluster.
     pub tags: Option<Tags>,
 }
 
 impl PutRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     ///
     /// # Panics
     /// When keys and their values or rooms differ in number.
@@ -376,7 +377,7 @@ impl PutRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field; a value over 64 MiB is `value length`.
@@ -414,18 +415,18 @@ impl PutRequest {
 pub struct GetRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// How this node was chosen.
+    /// The routing with which this node was chosen.
     pub planned: Planned,
     /// The keys.
     pub keys: Vec<BlockKey>,
-    /// Bytes that the caller has room for, per key; a longer value is not sent.
+    /// Room of the caller in bytes, per key; the server does not send a longer value.
     pub room: Vec<u32>,
     /// Their leaders.
     pub leaders: Leaders,
 }
 
 impl GetRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     ///
     /// # Panics
     /// When keys and their values or rooms differ in number.
@@ -444,7 +445,7 @@ impl GetRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -470,13 +471,13 @@ impl GetRequest {
 pub struct KeysRequest {
     /// The namespace.
     pub namespace: GroupId,
-    /// How this node was chosen.
+    /// The routing with which this node was chosen.
     pub planned: Planned,
     /// The keys.
     pub keys: Vec<BlockKey>,
     /// Their leaders.
     pub leaders: Leaders,
-    /// Their tags: of a `Delete` by a client of a cluster.
+    /// Their tags, for a `Delete` from a client of a cluster.
     pub tags: Option<Tags>,
 }
 
@@ -502,7 +503,7 @@ impl KeysRequest {
         Ok(Self { namespace, planned, keys, leaders, tags })
     }
 
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(16 + self.keys.len() * 40);
@@ -510,7 +511,7 @@ impl KeysRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -527,15 +528,15 @@ impl KeysRequest {
 pub struct MatchRequest {
     /// The keys of the prompt from its start, and their leaders.
     pub keys: KeysRequest,
-    /// How long the matched blocks must not be evicted, in ms; 0 for no lease.
+    /// Lease in ms: the matched blocks are not evicted for this long; 0 for no lease.
     pub lease_ms: u32,
-    /// Answer for every key by itself, with a [`super::StatusReply`]: one node of a cluster sees
+    /// Answer for every key separately, with a [`super::StatusReply`]: one node of a cluster has
     /// only some runs of a prompt, and cannot know which of its keys are leading.
     pub each: bool,
 }
 
 impl MatchRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(16 + self.keys.keys.len() * 40);
@@ -545,7 +546,7 @@ impl MatchRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -570,14 +571,14 @@ pub struct ListRequest {
     pub namespace: GroupId,
     /// Only keys that start with these bytes.
     pub prefix: Vec<u8>,
-    /// 0 for the first page, then what the last page told.
+    /// 0 for the first page, then the cursor of the last page.
     pub cursor: u64,
-    /// Keys per page at most.
+    /// Most keys per page.
     pub limit: u32,
 }
 
 impl ListRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -588,7 +589,7 @@ impl ListRequest {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -608,7 +609,7 @@ impl ListRequest {
     }
 }
 
-/// Numbers about one namespace, or the server when the namespace is 0.
+/// Reads numbers about one namespace, or about the server when the namespace is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatsRequest {
     /// The namespace, 0 for the whole server.
@@ -616,13 +617,13 @@ pub struct StatsRequest {
 }
 
 impl StatsRequest {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.namespace.0.to_le_bytes().to_vec()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -637,15 +638,15 @@ impl StatsRequest {
 /// Asks for shared memory; only on a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmAttach {
-    /// Bytes of arena that the client wants for the payload of puts.
+    /// Bytes of the arena that the client wants for the payload of puts.
     pub payload_bytes: u64,
-    /// It wants to use values where they lie ([`super::FLAG_LEND`]), and gets a fourth descriptor for that: the end of a
-    /// pipe. Once no process has that end any more, nothing is lent.
+    /// The client wants to use values in place ([`super::FLAG_LEND`]), and gets a fourth descriptor
+    /// for that: the end of a pipe. Once no process has that end open, no value is lent any more.
     pub lends: bool,
 }
 
 impl ShmAttach {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
@@ -654,7 +655,7 @@ impl ShmAttach {
         w.into_bytes()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -674,18 +675,18 @@ impl ShmAttach {
 /// Gives back the values of a get that were read through shared memory. Has no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmRelease {
-    /// The hold named in the get's reply.
+    /// The hold of the get's reply.
     pub hold: u64,
 }
 
 impl ShmRelease {
-    /// Encodes the request's meta.
+    /// Encodes the request's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.hold.to_le_bytes().to_vec()
     }
 
-    /// Decodes the request's meta.
+    /// Decodes the request's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

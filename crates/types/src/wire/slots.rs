@@ -1,5 +1,5 @@
-//! What the heads of two chains say to each other while a slot moves between them.
-//! Layouts are the order of the fields in `encode`.
+//! Messages between the heads of two chains while a slot moves from one to the other. The layouts
+//! are the order of the fields in `encode`.
 
 use super::codec::{Reader, WireError, Writer};
 use super::verb::wire_enum;
@@ -9,54 +9,54 @@ use crate::ids::{ChunkId, SlotId, Uuid128};
 use crate::limits::{ATTRS_BYTES_MAX, CHUNK_BYTES_MAX, LEASE_MS_MAX};
 
 wire_enum! {
-    /// What is asked.
+    /// Operation asked for.
     SlotOp: u8, "slot operation" {
-        /// Of the old chain: is the chunk there, in its turn behind the updates admitted before?
+        /// To the old chain: does the chunk exist, after the updates admitted before this question?
         Probe = 1,
-        /// Of the old chain: remove the chunk, which was buried at the new one.
+        /// To the old chain: remove the chunk, which has a tombstone on the new one.
         Remove = 2,
-        /// Of the new chain: take this copy unless the chunk is there or was buried.
+        /// To the new chain: store this copy unless the chunk or a tombstone of it exists.
         Import = 3,
-        /// Of a replica of the new chain: keep the chunk from eviction.
+        /// To a replica of the new chain: keep the chunk from eviction.
         Pin = 4,
-        /// Of a replica of the new chain: no longer.
+        /// To a replica of the new chain: allow eviction again.
         Unpin = 5,
-        /// Of a replica of the old chain: do you know that the slot moves?
+        /// To a replica of the old chain: do you know that the slot moves?
         Know = 6,
-        /// Of the new chain's head: keep the chunk from eviction for a while.
+        /// To the new chain's head: keep the chunk from eviction for a while.
         Lease = 7,
     }
 }
 
 wire_enum! {
-    /// What came of it.
+    /// Outcome of the operation.
     SlotOutcome: u8, "slot outcome" {
         /// Done, or there was nothing to do.
         Done = 0,
-        /// Probe: the chunk is there.
+        /// Probe: the chunk exists.
         Exists = 1,
-        /// Probe: it is not. Lease: neither.
+        /// Probe: the chunk does not exist. Lease: the same.
         NotFound = 2,
-        /// Not now, or not here: ask again.
+        /// Not possible now, or not here: ask again.
         Behind = 3,
         /// No space.
         NoSpace = 4,
     }
 }
 
-/// Asks another node about a chunk of a slot that moves (`SlotAsk`); the payload of an `Import` is
-/// the chunk's bytes. The answer is a frame of its own.
+/// Asks another node about a chunk of a moving slot (`SlotAsk`); the payload of an `Import` is the
+/// chunk's bytes. The answer is a frame of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotAsk {
-    /// Names the question; the answer repeats it.
+    /// Id of the question; the answer repeats it.
     pub id: u64,
-    /// Who asks.
+    /// The asking node.
     pub from: NodeId,
-    /// What is asked.
+    /// The operation.
     pub op: SlotOp,
     /// The slot.
     pub slot: SlotId,
-    /// The chain that is asked.
+    /// The chain to ask.
     pub chain: ChainId,
     /// The other chain.
     pub other: ChainId,
@@ -64,16 +64,16 @@ pub struct SlotAsk {
     pub routing: RoutingVersion,
     /// The chunk.
     pub chunk: ChunkId,
-    /// Of a `Lease` and an `Import`: for so many milliseconds more the chunk is not evicted.
+    /// For `Lease` and `Import`: lease in milliseconds, in which the chunk is not evicted.
     pub lease_ms: u32,
-    /// Of an `Import`: checksum of the bytes.
+    /// For `Import`: checksum of the bytes.
     pub crc: Crc32c,
-    /// Of an `Import`: what is kept beside the chunk.
+    /// For `Import`: attributes of the chunk.
     pub attrs: Vec<u8>,
 }
 
 impl SlotAsk {
-    /// Encodes the message's meta.
+    /// Encodes the message's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(84 + self.attrs.len());
@@ -91,7 +91,7 @@ impl SlotAsk {
         w.into_bytes()
     }
 
-    /// Decodes the message's meta, whose frame carries `payload` bytes.
+    /// Decodes the message's metadata; its frame carries `payload` bytes.
     ///
     /// # Errors
     /// [`WireError`] naming the field.
@@ -124,14 +124,14 @@ impl SlotAsk {
 /// The answer to a [`SlotAsk`] (`SlotAnswer`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotAnswer {
-    /// The question's.
+    /// Id of the question.
     pub id: u64,
-    /// What came of it.
+    /// Outcome of the operation.
     pub outcome: SlotOutcome,
 }
 
 impl SlotAnswer {
-    /// Encodes the message's meta.
+    /// Encodes the message's metadata.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(9);
@@ -140,7 +140,7 @@ impl SlotAnswer {
         w.into_bytes()
     }
 
-    /// Decodes the message's meta.
+    /// Decodes the message's metadata.
     ///
     /// # Errors
     /// [`WireError`] naming the field.

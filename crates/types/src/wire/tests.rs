@@ -172,7 +172,7 @@ fn reply_samples() -> Vec<Sample> {
     ]
 }
 
-/// On chain 3, which is that of `tag(2)`.
+/// A chunk on chain 3, the chain of `tag(2)`.
 fn placed(index: u32) -> PlacedChunk {
     PlacedChunk { chain: ChainId(3), chunk: FileChunk { data: DataId(1 << 40), index } }
 }
@@ -275,7 +275,7 @@ fn parts_of_files_have_bounds_that_are_named() {
         request.tags = None;
     });
     assert_eq!(bytes, "bytes of all parts (at most 256 MiB)");
-    // In an arena every part has its place, or none has.
+    // With an arena every part has its offset; without it none has.
     let placed = ChunkWriteRequest { arena: vec![1 << 40], ..write.clone() };
     assert_eq!(ChunkWriteRequest::decode(&placed.encode()), Ok(placed.clone()));
     let more = ChunkWriteRequest { arena: vec![1, 2], ..write.clone() };
@@ -334,7 +334,7 @@ fn header_refuses_every_flipped_bit() {
     }
 }
 
-/// A reply proves what it answers, not only which id that had.
+/// A reply proves which request it answers; the id alone is not enough.
 #[test]
 fn a_reply_answers_one_request_and_no_other() {
     let request = FrameHeader { proof: 77, ..FrameHeader::request(Verb::Get, 7, b"key") };

@@ -1,4 +1,4 @@
-//! What a request asks for and how it went.
+//! Verbs of requests, and statuses of replies.
 
 use super::codec::WireError;
 
@@ -34,11 +34,11 @@ macro_rules! wire_enum {
 pub(super) use wire_enum;
 
 wire_enum! {
-    /// What a request asks for.
+    /// Verb of a request.
     Verb: u16, "verb" {
         /// First frame of a connection: versions and credential.
         Hello = 1,
-        /// Answers at once, with the meta it was sent.
+        /// Answers at once, with the metadata it was sent.
         Ping = 2,
         /// Opens a namespace by name, creating it if asked.
         NamespaceOpen = 10,
@@ -52,7 +52,7 @@ wire_enum! {
         Put = 20,
         /// Reads values.
         Get = 21,
-        /// Tells which keys are present.
+        /// Reports which keys are present.
         Contains = 22,
         /// Counts the leading keys that are present and leases them.
         MatchPrefix = 23,
@@ -74,19 +74,19 @@ wire_enum! {
         ShmRelease = 41,
         /// Waits for routing that is newer than the caller's; any node of a cluster answers.
         Routing = 50,
-        /// Tells that a node did not answer.
+        /// Reports that a node did not answer.
         Suspect = 51,
-        /// To a manager: a node says who it is.
+        /// To a manager: registers a node.
         Register = 52,
-        /// To a manager: a node says how it is.
+        /// To a manager: reports the state of a node.
         Heartbeat = 53,
         /// To a manager: waits for a namespace table that is newer than the caller's.
         NamespaceTable = 54,
-        /// To a manager: what an operator asks for, as JSON.
+        /// To a manager: a command of an operator, as JSON.
         Admin = 55,
         /// Between the replicas of a chain; has no reply.
         Peer = 60,
-        /// Between the heads of two chains of which a slot moves from one to the other; has no reply.
+        /// Between the heads of the two chains of a moving slot; has no reply.
         SlotAsk = 61,
         /// The answer to a `SlotAsk`; has no reply.
         SlotAnswer = 62,
@@ -96,9 +96,9 @@ wire_enum! {
         ChunkWrite = 71,
         /// Cuts, extends or removes chunks of files.
         ChunkUpdate = 72,
-        /// Lists chunks of files whose chains the asked node heads, in pages.
+        /// Lists chunks of files on the chains that the asked node heads, in pages.
         ChunkList = 73,
-        /// Tells lengths and versions of chunks of files.
+        /// Reports lengths and versions of chunks of files.
         ChunkStat = 74,
         /// To a meta: an operation on the file namespace.
         Meta = 80,
@@ -120,7 +120,7 @@ wire_enum! {
         NoNamespace = 3,
         /// The namespace holds blocks of another layout.
         LayoutMismatch = 4,
-        /// A queue is full; retry after the time told.
+        /// A queue is full; retry after the time in the reply.
         Busy = 5,
         /// The deadline passed before the work was done.
         DeadlineExceeded = 6,
@@ -130,9 +130,9 @@ wire_enum! {
         ReadOnly = 8,
         /// The server is stopping; retry elsewhere or later.
         ShuttingDown = 9,
-        /// The client speaks no version that the server speaks.
+        /// The client supports no version that the server supports.
         Unsupported = 10,
-        /// A fault of the server; its log says more.
+        /// A fault of the server; its log has more.
         Internal = 11,
         /// The namespace exists with other options.
         Conflict = 12,

@@ -1,4 +1,4 @@
-//! Golden values of stored records and of messages; every damaged byte is noticed.
+//! Golden values of stored records and of messages; decoders detect every damaged byte.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,8 @@ fn slot_page() -> SlotPage {
 /// Seals, opens, compares; then damages every byte in turn.
 fn check<R: Record + PartialEq + std::fmt::Debug>(record: &R, golden: u32) {
     let bytes = record.seal();
-    // Without its own checksum: with it, every record has the same one.
+    // Without its own checksum: a CRC over bytes that include their CRC is the same for every
+    // record.
     let sum = Crc32c::of(&bytes[..bytes.len() - 4]);
     assert_eq!(R::open(&bytes).as_ref(), Ok(record));
     assert_eq!(sum, Crc32c(golden), "the bytes of a record never change");
@@ -148,7 +149,7 @@ const GOLDEN: [u32; 10] = [
 fn a_nodes_record_of_an_earlier_build_has_no_meta_role() {
     let record = node_record();
     let bytes = record.seal();
-    // Without the byte that protocol 5 added, and with the checksum of what is left.
+    // The record without the byte that protocol 5 added, and with a new checksum.
     let mut before = bytes[..bytes.len() - 5].to_vec();
     let sum = Crc32c::of(&before);
     assert_eq!(sum, Crc32c(0xa30b_33dd), "as it was stored then");
