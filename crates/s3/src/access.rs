@@ -1,8 +1,9 @@
-//! Who asks, and what of a bucket and its objects they may use.
+//! The requester, and its rights on a bucket and the objects in it.
 //!
-//! Buckets belong to tenants. A tenant may do everything with its buckets and all that is in them; others what access control
-//! lists ([`crate::acl`]) give them. What is about a bucket is decided before an operation begins, what is about an object when its
-//! record is at hand, so that the one that is judged is the one that is read.
+//! Buckets belong to tenants. A tenant may do everything with its buckets and everything in them;
+//! other tenants have the rights that access control lists ([`crate::acl`]) grant. Rights on a
+//! bucket are checked before an operation begins. Rights on an object are checked once its record
+//! is read, so that the checked object is the one that is served.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,44 +14,45 @@ use crate::door::Door;
 use crate::keys::Key;
 use crate::record::{Block, BucketRecord, Ownership, Record};
 
-/// Who asks something about a bucket, and the bucket.
+/// The tenant that makes a request, and the bucket that the request is about.
 #[derive(Clone, Debug)]
 pub(crate) struct Asker {
-    /// None of those who show no access key.
+    /// None for requests without an access key.
     pub(crate) tenant: Option<String>,
     pub(crate) bucket: Arc<BucketRecord>,
 }
 
-/// Who a request was let in for, which is called again without its signature: as what it means ([`crate::range`]).
+/// The requester of a request that is called a second time without its signature
+/// ([`crate::range`]).
 #[derive(Debug, Default)]
 pub(crate) struct Admitted(OnceLock<Asker>);
 
 impl Admitted {
-    /// They were let in.
+    /// Notes the requester after it was admitted.
     pub(crate) fn set(&self, who: Asker) {
         let _ = self.0.set(who);
     }
 
-    /// Who was let in; nobody yet.
+    /// The requester; `None` before it was admitted.
     pub(crate) fn who(&self) -> Option<&Asker> {
         self.0.get()
     }
 }
 
-/// What somebody needs who does not own the bucket.
+/// The right that an operation requires from a tenant that does not own the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// An access key.
     Key,
-    /// This, by the list of the bucket.
+    /// This permission in the list of the bucket.
     Bucket(Permission),
-    /// Something by the list of the object, which the operation sees to.
+    /// A permission in the list of the object, which the operation checks itself.
     Object,
     /// The owner only.
     Owner,
 }
 
-/// What an operation of `s3s` needs.
+/// The right that an operation of `s3s` requires.
 pub(crate) fn need(operation: &str) -> Need {
     match operation {
         "CreateBucket" | "ListBuckets" => Need::Key,
@@ -79,10 +81,10 @@ pub(crate) fn need(operation: &str) -> Need {
     }
 }
 
-/// Who asks; [`crate::auth::Access`] has put them there.
+/// The requester, which [`crate::auth::Access`] has put into the request.
 ///
 /// # Errors
-/// `AccessDenied` if it has not.
+/// `AccessDenied` if it is missing.
 pub(crate) fn who_asks<T>(request: &S3Request<T>) -> S3Result<Asker> {
     request.extensions.get::<Asker>().cloned().ok_or_else(denied)
 }
@@ -92,12 +94,12 @@ fn denied() -> S3Error {
 }
 
 impl Asker {
-    /// Of the owner of a credential, or of nobody.
+    /// The owner of a credential, or an anonymous requester.
     pub(crate) fn new(key: Option<&Key>, bucket: Arc<BucketRecord>) -> Self {
         Self { tenant: key.map(|it| it.tenant.clone()), bucket }
     }
 
-    /// Whether the bucket is theirs.
+    /// Whether the requester owns the bucket.
     pub(crate) fn owns(&self) -> bool {
         self.tenant.as_deref() == Some(self.bucket.owner())
     }
@@ -112,7 +114,8 @@ impl Asker {
         !is_off && list.is_some_and(|it| it.allows(tenant, what, ignored))
     }
 
-    /// Whether a bucket is still the one that they were let at: another may have its name by now.
+    /// Checks that the bucket has the same owner as when the requester was admitted: it may have
+    /// been replaced by another bucket of that name.
     ///
     /// # Errors
     /// `AccessDenied`.
@@ -120,12 +123,12 @@ impl Asker {
         if bucket.owner() == self.bucket.owner() { Ok(()) } else { Err(denied()) }
     }
 
-    /// Whether they may do something with the bucket.
+    /// Whether the requester has a permission on the bucket.
     pub(crate) fn may(&self, what: Permission) -> bool {
         self.owns() || self.allows(self.bucket.acl.as_ref(), self.bucket.owner(), what)
     }
 
-    /// Whether they may do something with an object in it.
+    /// Checks that the requester has a permission on an object in the bucket.
     ///
     /// # Errors
     /// `AccessDenied`.
@@ -135,13 +138,14 @@ impl Asker {
         if may { Ok(()) } else { Err(denied()) }
     }
 
-    /// What they are told of a key that is not there: who may not list is not told so.
+    /// The error to return for a missing key: a requester without the right to list does not learn
+    /// that the key is missing.
     pub(crate) fn told(&self, error: S3Error) -> S3Error {
         let is_secret = *error.code() == S3ErrorCode::NoSuchKey && !self.may(Permission::Read);
         if is_secret { denied() } else { error }
     }
 
-    /// Whom an object belongs to.
+    /// The owner of an object.
     pub(crate) fn owner_of<'a>(&'a self, object: &'a Record) -> &'a str {
         let is_enforced = self.bucket.ownership == Some(Ownership::BucketOwnerEnforced);
         let own = object.owner.as_deref().filter(|_| !is_enforced);
@@ -155,10 +159,10 @@ impl Asker {
         list.unwrap_or_else(|| Acl::private(self.owner_of(object)))
     }
 
-    /// Notes in the record of a new object whose it is and what its list says.
+    /// Sets owner and list in the record of a new object.
     ///
     /// # Errors
-    /// As [`checked`], and `InvalidArgument`, `NotImplemented` for a list that cannot be.
+    /// As [`checked`], and `InvalidArgument`, `NotImplemented` for an invalid list.
     pub(crate) async fn sign(
         &self,
         door: &Arc<Door>,
@@ -173,7 +177,7 @@ impl Asker {
             }
             Some(Ownership::ObjectWriter) | None => false,
         };
-        // What comes without an access key is the bucket's.
+        // An anonymous write belongs to the owner of the bucket.
         let writer = self.tenant.as_deref().filter(|_| !is_handed_over).unwrap_or(host);
         let list = wished.list(writer, host)?;
         record.owner = (writer != host).then(|| writer.to_owned());
@@ -185,11 +189,12 @@ impl Asker {
     }
 }
 
-/// A list as it is kept with what belongs to `owner`; none if it says nothing special.
+/// A list in the form in which it is stored with something that `owner` owns; none if only the
+/// owner has rights.
 ///
 /// # Errors
-/// `AccessControlListNotSupported` where the bucket has none, `AccessDenied` for a public one where these are blocked,
-/// `InvalidArgument` for a tenant that is not there.
+/// `AccessControlListNotSupported` if the bucket has lists switched off, `AccessDenied` for a
+/// public list if the bucket blocks these, `InvalidArgument` for an unknown tenant.
 pub(crate) async fn checked(
     door: &Arc<Door>,
     bucket: &BucketRecord,
@@ -207,7 +212,7 @@ pub(crate) async fn checked(
     Ok(Some(list))
 }
 
-/// Whether a bucket lets there be a list that says something special.
+/// Checks that a bucket accepts a list that grants rights to others.
 ///
 /// # Errors
 /// `AccessControlListNotSupported`, `AccessDenied`.
@@ -227,7 +232,7 @@ impl Block {
         matches!(self, Self::Set([true, ..]))
     }
 
-    /// Whether lists count for nobody but those whom they name.
+    /// Whether only grants to named tenants count.
     pub(crate) const fn ignores_acls(self) -> bool {
         matches!(self, Self::Set([_, true, ..]))
     }

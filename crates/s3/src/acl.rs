@@ -1,7 +1,8 @@
-//! Access control lists: who but the owner may do what with a bucket or an object.
+//! Access control lists: rights of others than the owner on a bucket or an object.
 //!
-//! A list is kept in the record of what it is about, if it says more than that its owner may do everything. The grants and what they
-//! allow are those of "Access control list (ACL) overview" in AWS' user guide.
+//! A list is stored in the record of its bucket or object if it grants more than full control to
+//! the owner. Grants and permissions are those of "Access control list (ACL) overview" in the AWS
+//! user guide.
 
 use s3s::dto::{self, AccessControlPolicy, Type};
 use s3s::{S3Error, S3ErrorCode, S3Result};
@@ -9,39 +10,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{absent, custom, refuse};
 
-/// Grants of a list at most, as AWS.
+/// Grants of a list at most, as in AWS.
 const GRANTS_MAX: usize = 100;
-/// What the names of AWS' groups begin with.
+/// Prefix of the names of AWS groups.
 const GROUPS: &str = "http://acs.amazonaws.com/groups/";
 
-/// Who a grant is for.
+/// The recipient of a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Grantee {
-    /// Who has an access key of this tenant.
+    /// Requesters with an access key of this tenant.
     Tenant(String),
-    /// Also who shows no access key.
+    /// All requesters, including those without an access key.
     Everyone,
-    /// Who has any access key.
+    /// Requesters with any access key.
     Authenticated,
-    /// AWS' service that writes logs, which there is none of here.
+    /// The log delivery group of AWS; this gateway has no such service.
     LogDelivery,
 }
 
-/// What a grant allows.
+/// The right that a grant gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Permission {
     /// All of the others.
     #[default]
     FullControl,
-    /// Of a bucket: to list it. Of an object: to read it.
+    /// On a bucket: list it. On an object: read it.
     Read,
-    /// Of a bucket: to write and remove objects in it.
+    /// On a bucket: write and remove objects in it.
     Write,
-    /// To read the list.
+    /// Read the list.
     ReadAcp,
-    /// To replace the list.
+    /// Replace the list.
     WriteAcp,
 }
 
@@ -50,14 +51,14 @@ pub(crate) enum Permission {
 #[serde(transparent)]
 pub(crate) struct Acl(Vec<(Grantee, Permission)>);
 
-/// What a request asks for: a canned list by its name, or grants in headers.
+/// The list that a request asks for: a canned list by name, or grants in headers.
 #[derive(Debug, Default)]
 pub(crate) struct Wished<'a> {
     pub(crate) canned: Option<&'a str>,
     pub(crate) grants: [(Option<&'a str>, Permission); 5],
 }
 
-/// What an input of `s3s` asks for; those of buckets, and of lists, have a field more.
+/// The [`Wished`] list of an input of `s3s`; inputs of buckets and of lists have one more field.
 macro_rules! wished {
     ($input:expr $(, $write:ident)?) => {{
         use $crate::acl::Permission;
@@ -136,7 +137,7 @@ impl Grantee {
         }
     }
 
-    /// Whether these may act by the grant; `tenant` is none of those who show no access key.
+    /// Whether the grant applies to a tenant; `None` is a requester without an access key.
     fn includes(&self, tenant: Option<&str>) -> bool {
         match self {
             Self::Tenant(name) => tenant == Some(name),
@@ -175,16 +176,17 @@ fn grantees(text: &str) -> S3Result<Vec<Grantee>> {
 }
 
 impl Wished<'_> {
-    /// Whether the request asks for a list at all.
+    /// Whether the request asks for a list.
     pub(crate) fn is_any(&self) -> bool {
         self.canned.is_some() || self.grants.iter().any(|(text, _)| text.is_some())
     }
 
-    /// The list of what belongs to `owner`; none if nothing is asked for.
+    /// The requested list for something that `owner` owns; none if the request has none.
     ///
     /// # Errors
-    /// `InvalidRequest` for both kinds at once, `InvalidArgument`, `UnresolvableGrantByEmailAddress`, and `NotImplemented` for
-    /// a canned list that is for services of AWS.
+    /// `InvalidRequest` for both kinds at once, `InvalidArgument`,
+    /// `UnresolvableGrantByEmailAddress`, and `NotImplemented` for a canned list that is meant for
+    /// services of AWS.
     pub(crate) fn list(&self, owner: &str, owner_of_bucket: &str) -> S3Result<Option<Acl>> {
         let mut grants = Vec::new();
         for (text, permission) in self.grants {
@@ -204,7 +206,7 @@ impl Wished<'_> {
 }
 
 impl Acl {
-    /// The owner may do everything, nobody else anything.
+    /// A list that gives the owner full control and nobody else any rights.
     pub(crate) fn private(owner: &str) -> Self {
         Self(vec![(Grantee::Tenant(owner.to_owned()), Permission::FullControl)])
     }
@@ -246,7 +248,7 @@ impl Acl {
         Ok(list)
     }
 
-    /// Of a document that a client sent, and whom it calls the owner.
+    /// Reads the document of a client; also returns the owner that it names.
     ///
     /// # Errors
     /// `MalformedACLError`, `InvalidArgument`, `UnresolvableGrantByEmailAddress`.
@@ -262,7 +264,7 @@ impl Acl {
         Ok((list, told.owner.as_ref().and_then(|it| it.id.as_deref())))
     }
 
-    /// As clients are told: groups first, as other stores have it.
+    /// The grants for an answer: groups first, as in other stores.
     pub(crate) fn told(&self) -> Vec<dto::Grant> {
         let grant = |(grantee, permission): &(Grantee, Permission)| dto::Grant {
             grantee: Some(grantee.told()),
@@ -273,7 +275,8 @@ impl Acl {
         groups.into_iter().chain(tenants).map(grant).collect()
     }
 
-    /// Whether somebody may do something by it; none shows no access key. `is_public_ignored` leaves out what is for all.
+    /// Whether a tenant has a permission; `None` is a requester without an access key.
+    /// `is_public_ignored` leaves out grants to groups.
     pub(crate) fn allows(
         &self,
         tenant: Option<&str>,
@@ -288,17 +291,17 @@ impl Acl {
         })
     }
 
-    /// Whether something is for everybody, or for all who have an access key.
+    /// Whether it grants something to everyone, or to everyone with an access key.
     pub(crate) fn is_public(&self) -> bool {
         self.0.iter().any(|(it, _)| matches!(it, Grantee::Everyone | Grantee::Authenticated))
     }
 
-    /// Whether it says no more than that the owner may do everything.
+    /// Whether it grants nothing except full control to the owner.
     pub(crate) fn is_private(&self, owner: &str) -> bool {
         *self == Self::private(owner)
     }
 
-    /// The tenants that it names.
+    /// The tenants named in the list.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|(it, _)| match it {
             Grantee::Tenant(name) => Some(name.as_str()),
@@ -307,7 +310,7 @@ impl Acl {
     }
 }
 
-/// What somebody says whose lists a bucket has switched off.
+/// The error for a list in a bucket that has lists switched off.
 pub(crate) fn switched_off() -> S3Error {
     let message = "The bucket does not allow ACLs".to_owned();
     custom("AccessControlListNotSupported", hyper::StatusCode::BAD_REQUEST, message)

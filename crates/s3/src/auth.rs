@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! Authentication and authorization of requests.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::error::{refuse, told};
 use crate::keys::Key;
 use crate::metrics::Seen;
 
-/// What a gateway without any credential says to everybody.
+/// The message of a gateway without any credential.
 const NO_KEYS: &str = "This gateway has no access keys yet: make one with `millpond s3 keys add NAME`, or start \
                        it with MILLPOND_S3_ACCESS_KEY and MILLPOND_S3_SECRET_KEY.";
 
@@ -24,7 +24,7 @@ pub(crate) struct Auth {
     pub(crate) door: Arc<Door>,
 }
 
-/// The credential of an access key, as of half a second ago at most.
+/// The credential of an access key, at most half a second old.
 ///
 /// # Errors
 /// Those of the volume.
@@ -59,7 +59,7 @@ impl S3Auth for Auth {
     }
 }
 
-/// What credentials may do, for `s3s`.
+/// The authorization of requests, for `s3s`.
 pub(crate) struct Access {
     pub(crate) door: Arc<Door>,
 }
@@ -92,7 +92,7 @@ impl S3Access for Access {
         let need = need(&name);
         let record = match self.door.bucket(bucket).await? {
             Some(record) => record,
-            // Whether it is there is for the operation to say.
+            // The operation itself checks whether the bucket exists.
             None if need == Need::Key => Arc::default(),
             None => return Err(S3ErrorCode::NoSuchBucket.into()),
         };
@@ -127,7 +127,8 @@ impl S3Access for Access {
 }
 
 impl Access {
-    /// Who shows no access key is denied, and told how one is made where there is none.
+    /// Denies a request without an access key. If there are no keys at all, the error explains how
+    /// to make one.
     async fn needs_key(&self, key: Option<&Key>) -> S3Result<()> {
         match key {
             Some(_) => Ok(()),
@@ -137,7 +138,7 @@ impl Access {
     }
 }
 
-/// Buckets as names of hosts below a domain; any other host is one of the gateway itself.
+/// Buckets as host names below a domain; any other host is the gateway itself.
 pub(crate) struct Hosts {
     pub(crate) domain: String,
 }

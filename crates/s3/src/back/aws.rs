@@ -1,8 +1,8 @@
-//! A backend by the SDK of AWS: it signs, writes and reads XML, and keeps connections.
+//! A backend reached through the AWS SDK, which signs, reads and writes XML, and pools connections.
 //!
-//! Its own retries are off, because whoever asks must know what became of each request; so are its checksums in trailers, which
-//! not every object store takes. A body in memory is signed; one that streams goes unsigned, and the MD5 guards it
-//! where one is known.
+//! Retries of the SDK are off, because the caller must know the outcome of each request. Its
+//! checksums in trailers are off too, because not every object store accepts them. A body in memory
+//! is signed. A streamed body goes unsigned; its MD5 protects it if known.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -46,7 +46,7 @@ use crate::ops::headers::TYPE_DEFAULT;
 use crate::ops::list::encoded;
 use crate::ops::tagging::plain;
 
-/// Sees each answer.
+/// Reads the `Server` header of each answer.
 #[derive(Debug)]
 struct Answers(Arc<Keeping>);
 
@@ -66,8 +66,8 @@ impl Intercept for Answers {
     }
 }
 
-/// Looks names up: a resolver that is silent holds few threads, and none of the gateway's. The SDK
-/// bounds the wait, with that for the connection.
+/// Resolves names: a slow resolver blocks few threads, and none of the gateway's. The SDK bounds
+/// the wait together with that for the connection.
 #[derive(Clone, Debug)]
 struct Names;
 
@@ -77,14 +77,14 @@ impl ResolveDns for Names {
     }
 }
 
-/// An object store that is reached by the SDK.
+/// An object store that the SDK reaches.
 pub(crate) struct Aws {
     client: Client,
     settings: BackendSettings,
 }
 
 impl Aws {
-    /// Of these settings. Connects when something is asked, and notes who answers.
+    /// A client with these settings. Connects on the first request, and notes the server software.
     pub(crate) fn new(settings: &BackendSettings, keeping: &Arc<Keeping>) -> Self {
         let connect = Duration::from_millis(settings.connect_timeout_ms);
         let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring));
@@ -112,7 +112,7 @@ impl Aws {
         Self { client: Client::from_conf(config), settings: settings.clone() }
     }
 
-    /// Asks, for a request with a body of `len` bytes.
+    /// Sends a request with a body of `len` bytes.
     async fn ask<T, E>(
         &self,
         len: u64,
@@ -129,7 +129,7 @@ impl Aws {
     }
 }
 
-/// Who signs certificates of the backend: these, or those that the system trusts.
+/// The certificate authorities trusted for the backend: the given ones, or those of the system.
 fn trusted(ca: Option<&str>) -> TlsContext {
     let Some(pem) = ca else { return TlsContext::default() };
     let store = TrustStore::empty().with_pem_certificate(pem.as_bytes());
@@ -141,7 +141,7 @@ fn late(patience: Duration) -> Fault {
     Fault { kind: Kind::Unknown, is_congested: true, text }
 }
 
-/// What an answer means that is an error.
+/// The kind of an error answer.
 fn of_status(status: u16, code: &str) -> Kind {
     match (status, code) {
         (_, "SlowDown" | "SlowDownRead" | "SlowDownWrite" | "RequestLimitExceeded") | (429, _) => {
@@ -150,9 +150,9 @@ fn of_status(status: u16, code: &str) -> Kind {
         (_, "NoSuchBucket") => Kind::Refused,
         (404, _) => Kind::Absent,
         (304 | 412, _) => Kind::Unmet,
-        // Not implemented, and no room.
+        // 501 is "not implemented", 507 is "no space".
         (300..=499 | 501 | 507, _) => Kind::Refused,
-        // A 200 whose body is an error is among these.
+        // This includes a 200 with an error in its body.
         _ => Kind::Unknown,
     }
 }
@@ -170,10 +170,10 @@ fn is_unsent(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// What `rustls` says of a server that shows a certificate which signs others.
+/// The text of `rustls` for a server certificate that is itself a CA certificate.
 const SIGNS_OTHERS: &str = "CaUsedAsEndEntity";
 
-/// An error and what it comes of, without what the SDK prints for those who debug it.
+/// An error with its causes, without the debug output of the SDK.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(error) = next {
@@ -219,7 +219,7 @@ where
     }
 }
 
-/// An answer that lacks what it must have.
+/// The fault for an answer without a mandatory value.
 fn broken(what: &str) -> Fault {
     Fault { kind: Kind::Unknown, is_congested: false, text: format!("the answer has no {what}") }
 }
@@ -263,7 +263,7 @@ fn body(content: Content) -> ByteStream {
     }
 }
 
-/// A body that comes, and must not stand still.
+/// A body being received; it fails when it stalls.
 struct Received {
     body: ByteStream,
     patience: Duration,
@@ -288,7 +288,7 @@ impl Stream for Received {
     }
 }
 
-/// The headers of [`Told`] in a request of the SDK.
+/// Puts the headers of a [`Told`] into a request of the SDK.
 macro_rules! tell {
     ($request:expr, $told:expr) => {{
         let told: &Told = $told;
@@ -311,7 +311,7 @@ macro_rules! tell {
     }};
 }
 
-/// What `HeadObject` and `GetObject` tell.
+/// Makes a [`Remote`] of the output of `HeadObject` or `GetObject`.
 macro_rules! remote {
     ($output:expr, $len:expr) => {{
         let output = &$output;
@@ -510,7 +510,7 @@ impl Backend for Aws {
     async fn uploads(&self, at: At<'_>) -> Result<Vec<String>, Fault> {
         let request = self.client.list_multipart_uploads().bucket(at.bucket).prefix(at.key);
         let output = self.ask(0, request.send()).await?;
-        // Of all that begin so this key is the first one.
+        // The prefix of the listing also matches longer keys; only this key counts.
         let of_key = output.uploads().iter().filter(|it| it.key() == Some(at.key));
         Ok(of_key.filter_map(|it| it.upload_id().map(str::to_owned)).collect())
     }

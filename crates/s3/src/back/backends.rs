@@ -1,4 +1,4 @@
-//! Backends of a volume: files that only root may read, as access keys are.
+//! Backends of a volume: files that only root may read, like access keys.
 //!
 //! `/.millpond/s3/backends/NAME` has the address, the credential and the limits of an object store.
 
@@ -14,16 +14,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::root;
 
-/// Where the files are.
+/// The folders of the files.
 const FOLDERS: [&str; 3] = ["/.millpond", "/.millpond/s3", "/.millpond/s3/backends"];
 /// Characters of a name at most.
 const NAME_MAX: usize = 63;
-/// Requests under way at most: more would only wait in the memory of this process.
+/// Requests in flight at most: more would only wait in the memory of this process.
 const REQUESTS_MAX: u32 = 1_024;
-/// Bounds of the time-outs, in milliseconds. A lease of the queue is longer than a request, an hour at most.
+/// Bounds of the timeouts, in milliseconds. A lease of the queue is longer than a request, and at
+/// most an hour.
 const TIMEOUT_MS: [u64; 2] = [100, 600_000];
 
-/// Text that is never shown.
+/// Text that is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -54,11 +55,11 @@ const fn connect_timeout_ms() -> u64 {
     5_000
 }
 
-/// An object store that buckets may be backed by.
+/// An object store that can back buckets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackendSettings {
-    /// Where it answers: `http://` or `https://`, a host, and a port if it is another than 80 or 443.
+    /// The endpoint: `http://` or `https://`, a host, and a port unless it is 80 or 443.
     pub endpoint: String,
     /// The region that requests are signed for.
     #[serde(default = "region")]
@@ -67,29 +68,29 @@ pub struct BackendSettings {
     pub access_key: String,
     /// Its secret.
     pub secret_key: Secret,
-    /// Whether buckets are told in the path. Else they are names of hosts below the endpoint.
+    /// Whether the bucket is in the path. Otherwise it is a host name below the endpoint.
     #[serde(default = "yes")]
     pub path_style: bool,
-    /// Requests that a gateway has under way at most to persist objects, 1 to 1,024.
+    /// Persister requests that a gateway has in flight at most, 1 to 1,024.
     #[serde(default = "requests_max")]
     pub requests_max: u32,
     /// Requests per second that the persister of a gateway sends at most; 0 for no limit.
     #[serde(default)]
     pub requests_per_s: u32,
-    /// A request is given up when its answer has not begun within this, in milliseconds; one with a body has a second more
+    /// Timeout until the answer begins, in milliseconds; a request with a body gets a second more
     /// for each MiB.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
-    /// A connection is made within this, in milliseconds.
+    /// Timeout for a connection, in milliseconds.
     #[serde(default = "connect_timeout_ms")]
     pub connect_timeout_ms: u64,
-    /// Certificates (PEM) that sign that of an `https` endpoint: then these are trusted, and no others. None is those that the
-    /// system trusts.
+    /// Certificates (PEM) that sign that of an `https` endpoint; then only these are trusted.
+    /// Without them the certificates of the system are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_pem: Option<String>,
 }
 
-/// Whether all certificates of a text can be trusted, and there is one.
+/// Whether a text has at least one certificate and all of them can be trusted.
 fn is_ca(pem: &str) -> bool {
     let mut roots = RootCertStore::empty();
     let mut all = CertificateDer::pem_slice_iter(pem.as_bytes());
@@ -97,7 +98,7 @@ fn is_ca(pem: &str) -> bool {
 }
 
 impl BackendSettings {
-    /// With the usual limits.
+    /// Settings with the default limits.
     #[must_use]
     pub fn new(endpoint: &str, access_key: &str, secret_key: &str) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl BackendSettings {
         }
     }
 
-    /// Whether it makes sense.
+    /// Checks the settings.
     ///
     /// # Errors
     /// `InvalidArgument` names the field.
@@ -151,7 +152,7 @@ impl BackendSettings {
         Ok(())
     }
 
-    /// How long a request with a body of so many bytes may take.
+    /// The timeout of a request with a body of `len` bytes.
     pub(crate) fn timeout(&self, len: u64) -> Duration {
         Duration::from_millis(self.timeout_ms) + Duration::from_secs(len >> 20)
     }
@@ -166,10 +167,10 @@ fn path_of(name: &str) -> String {
     format!("{}/{name}", FOLDERS[2])
 }
 
-/// A backend's file.
+/// Reads the file of a backend.
 ///
 /// # Errors
-/// As for every call; `InvalidArgument` for a file that makes no sense.
+/// As for every call; `InvalidArgument` for an invalid file.
 pub(crate) fn read(volume: &Volume, name: &str) -> Result<Option<BackendSettings>, ClientError> {
     if !is_name(name) {
         return Ok(None);
@@ -187,14 +188,14 @@ pub(crate) fn read(volume: &Volume, name: &str) -> Result<Option<BackendSettings
     }
 }
 
-/// The backends of a volume, for those who make them.
+/// The backends of a volume, for administration.
 #[derive(Debug)]
 pub struct BackendRing {
     volume: Volume,
 }
 
 impl BackendRing {
-    /// Of the volume of this cluster.
+    /// Opens the backends of the volume of a cluster.
     ///
     /// # Errors
     /// As for [`Volume::with`].
@@ -202,11 +203,11 @@ impl BackendRing {
         Ok(Self { volume: root(client, ("millpond s3 backends", None))? })
     }
 
-    /// Makes a backend, or gives it other settings: gateways hear of them within a few seconds.
+    /// Creates a backend or replaces its settings; gateways apply them within a few seconds.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is not 1 to 63 of `a-z0-9-`, or settings that make no sense; and as for every
-    /// call.
+    /// `InvalidArgument` for a name that is not 1 to 63 of `a-z0-9-`, or invalid settings; and as
+    /// for every call.
     pub fn set(&self, name: &str, settings: &BackendSettings) -> Result<(), ClientError> {
         if !is_name(name) {
             let fix = format!("'{name}': 1 to 63 small letters, digits and dashes");
@@ -223,7 +224,7 @@ impl BackendRing {
         self.volume.write_file(path_of(name), &bytes, 0o600)
     }
 
-    /// A backend; none of that name is `None`.
+    /// A backend by name; `None` if it does not exist.
     ///
     /// # Errors
     /// As for every call; `InvalidArgument` for a damaged file.
@@ -250,8 +251,8 @@ impl BackendRing {
         Ok(all)
     }
 
-    /// Removes a backend; false when there is none. Buckets that it backs keep what is not persisted until there is one of
-    /// the name again.
+    /// Removes a backend; false when it does not exist. Buckets with this backend keep unpersisted
+    /// objects until a backend of that name exists again.
     ///
     /// # Errors
     /// As for every call.

@@ -1,4 +1,4 @@
-//! A backend whose requests are counted.
+//! A backend that counts its requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,13 +14,13 @@ use s3s::StdError;
 use super::metrics::{OPERATIONS, OfBackend};
 use super::store::{At, Backend, Content, Fault, Match, Page, Pieces, Remote, Told, Wanted};
 
-/// A backend and its numbers.
+/// A backend and its counters.
 pub(crate) struct Counted<B> {
     inner: B,
     numbers: Arc<OfBackend>,
 }
 
-/// A body whose bytes are counted as they come.
+/// A body that counts its bytes as they arrive.
 struct Body {
     pieces: Pieces,
     numbers: Arc<OfBackend>,

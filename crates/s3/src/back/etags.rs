@@ -1,33 +1,36 @@
-//! Whether a backend has the bytes that were sent, by the `ETag` of what went there in parts: over plain HTTP nothing else would tell
-//! of a byte that was damaged on its way. What goes in one request has its MD5 with it.
+//! Checks by the `ETag` of a multipart object whether the backend has the bytes that were sent.
+//! Over plain HTTP nothing else detects a damaged byte. An object sent in one request has its MD5
+//! with it.
 //!
-//! The `ETag` of what came in parts is made of the MD5s of these, and is the same wherever it goes in the same parts; but not with
-//! backends that encrypt with keys of their users, among others. So a backend is believed to be one of these when a second attempt
-//! is no better, or, if it once was right, a tenth.
+//! The `ETag` of a multipart object is made of the MD5s of its parts, and is the same everywhere
+//! for the same parts, except at backends that encrypt with keys of their users, among others. So a
+//! backend is taken for such an exception when a second attempt does not match either; if its
+//! `ETag` matched before, when a tenth attempt does not.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// Attempts that are not believed, with a backend of which nothing is known, and with one that was right before.
+/// Mismatches that cause another attempt: at a backend without history, and at one that matched
+/// before.
 const DOUBTED: [u32; 2] = [1, 9];
-/// Keys that are remembered at most.
+/// Keys remembered at most.
 const KEYS_MAX: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether the backend makes such `ETag`s.
+    /// Whether the `ETag`s of the backend are made of MD5s.
     makes_them: Option<bool>,
-    /// How often it had another one for a key, in turn.
+    /// Consecutive mismatches by key.
     odd: HashMap<String, u32>,
 }
 
-/// What is known of a backend's `ETag`s.
+/// The knowledge about the `ETag`s of a backend.
 #[derive(Debug, Default)]
 pub(crate) struct Etags(Mutex<Known>);
 
 impl Etags {
-    /// Whether a backend that tells this `ETag` has what was sent, or nobody can know.
+    /// Whether the backend has the sent bytes according to this `ETag`, or its `ETag`s cannot tell.
     pub(crate) fn is_sent(&self, key: &str, (wanted, told): (&str, &str)) -> bool {
         let mut known = self.0.lock();
         if wanted == told {
@@ -63,13 +66,13 @@ mod tests {
         let etags = Etags::default();
         assert!(!etags.is_sent("k", ("a-2", "b-2")));
         assert!(etags.is_sent("k", ("a-2", "a-2")));
-        // It was right before: ten in turn are needed.
+        // It matched before, so ten consecutive mismatches are needed.
         assert!((0..9).all(|_| !etags.is_sent("k", ("a-2", "b-2"))));
         assert!(etags.is_sent("k", ("a-2", "b-2")));
         assert!(etags.is_sent("other", ("a-2", "b-2")), "it is known by now");
         assert!(etags.is_sent("other", ("a-2", "a-2")));
         assert!(!etags.is_sent("other", ("a-2", "b-2")));
-        // One that never is right costs one attempt.
+        // A backend that never matches costs one attempt.
         let etags = Etags::default();
         assert!(!etags.is_sent("k", ("a-2", "b")) && etags.is_sent("k", ("a-2", "c")));
         assert!(etags.is_sent("x", ("a-2", "b")));

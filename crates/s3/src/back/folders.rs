@@ -1,12 +1,13 @@
-//! Backends that keep an object as a file at the path that is its key, as `SeaweedFS` does.
+//! Backends that store an object as a file with the key as its path, for example `SeaweedFS`.
 //!
-//! Two things follow. They list folder by folder: what is in `logs/` comes before `logs-1`, where the order of keys has it
-//! behind. And a key with an empty part, `.`, `..` or a backslash leads to where another one lies: `a//b` and `a\\b` are `a/b`
-//! there. So a list is put in the order of keys here, and such a key neither gets there nor is read or removed there.
+//! This has two consequences. They list folder by folder: the keys in `logs/` come before `logs-1`,
+//! although `logs-1` sorts first. And a key with an empty part, `.`, `..` or a backslash leads to
+//! the place of another key: `a//b` and `a\\b` are `a/b` there. So this module sorts listings by
+//! key, and rejects every read, write and removal of such a key.
 //!
-//! Of a list: a folder with no more keys than a page is read whole. Of any other one the names in it are read, and an entry
-//! `logs/` waits until all names have come that go before it, which begin with `logs` and a byte below `/`: they come
-//! right behind it. Then each folder is read in its turn.
+//! Listing: a folder with at most a page of keys is read whole. For any larger folder only its
+//! names are read. An entry `logs/` waits for all names that sort before it, which begin with
+//! `logs` and a byte below `/`: they come right after it. Then the folders are read in turn.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,17 +21,17 @@ use super::store::{
     At, Backend, Content, Fault, Found, Kind, Match, Page, Pieces, Remote, Told, Wanted,
 };
 
-/// The last character there is: nothing lies behind a folder and this.
+/// The last character: nothing sorts after a folder followed by it.
 pub(crate) const LAST: char = '\u{10ffff}';
-/// Keys and prefixes of a page at most.
+/// Keys and prefixes in a page at most.
 pub(crate) const PAGE: u32 = 1_000;
-/// Folders that are read at the same time.
+/// Folders read in parallel.
 const FOLDERS: usize = 8;
 
-/// Why a key cannot be there.
+/// The reason why a backend cannot store a key.
 pub(crate) const ELSEWHERE: &str = "it keeps objects in folders, where a key with an empty part, '.', '..' or a backslash is another one";
 
-/// What is known of how a backend keeps objects.
+/// The knowledge about how a backend stores objects.
 #[derive(Debug, Default)]
 pub(crate) struct Keeping(AtomicU8);
 
@@ -38,7 +39,7 @@ impl Keeping {
     const BY_KEY: u8 = 1;
     const IN_FOLDERS: u8 = 2;
 
-    /// It has answered, with this in its `Server` header.
+    /// Records the `Server` header of an answer.
     pub(crate) fn heard(&self, server: Option<&str>) {
         if server.is_some_and(|it| it.starts_with("SeaweedFS")) {
             self.in_folders();
@@ -60,27 +61,27 @@ impl Keeping {
     }
 }
 
-/// A backend whose lists are in the order of keys, and which has no key where another one lies.
+/// A backend with sorted listings and without keys that lead to the place of another key.
 pub(crate) struct Folders<B> {
     inner: B,
     keeping: Arc<Keeping>,
-    /// Keys that a folder is read whole with, at most.
+    /// Maximum number of keys of a folder that is read whole.
     whole: u32,
 }
 
-/// What a folder has.
+/// An entry of a folder.
 #[derive(Clone, Debug)]
 enum Entry {
     Key(Found),
-    /// A folder by its whole path, which ends with a slash.
+    /// A folder with its full path, which ends with a slash.
     Folder(String),
 }
 
-/// Keys or entries in the order of keys, and whether there are more behind.
+/// Keys or entries in the order of keys, and whether more follow.
 type Part<T> = (Vec<T>, bool);
 
 impl Entry {
-    /// Its name within the folder that lies so deep.
+    /// The name of the entry within a folder; `depth` is the length of the folder's path in bytes.
     fn name(&self, depth: usize) -> &str {
         match self {
             Self::Key(found) => found.key.get(depth..).unwrap_or_default(),
@@ -99,29 +100,30 @@ impl Entry {
     }
 }
 
-/// Whether a file can be called so: no part is empty, `.` or `..`, and none has a backslash. A slash at the end makes a folder.
+/// Whether a key can be a path: no part is empty, `.` or `..`, and none has a backslash. A slash at
+/// the end makes a folder.
 pub(crate) fn is_path(key: &str) -> bool {
     let path = key.strip_suffix('/').unwrap_or(key);
     path.split('/').all(|part| !matches!(part, "" | "." | "..")) && !key.contains('\\')
 }
 
-/// Whether the path of a file can begin so.
+/// Whether a path of a file can begin with `prefix`.
 fn begins_paths(prefix: &str) -> bool {
     let mut folders = prefix.split('/').rev().skip(1);
     folders.all(|part| !matches!(part, "" | "." | "..")) && !prefix.contains('\\')
 }
 
-/// Whether a name goes before what is in the folder `folder` beside it.
+/// Whether a name sorts before the contents of the folder `folder` beside it.
 fn goes_before(name: &str, folder: &str) -> bool {
     name.strip_prefix(folder).is_some_and(|rest| rest.bytes().next().is_none_or(|it| it < b'/'))
 }
 
-/// Whether every key with a prefix lies at or before a place.
+/// Whether every key with a prefix sorts at or before `after`.
 fn is_over(prefix: &str, after: &str) -> bool {
     prefix < after && !after.starts_with(prefix)
 }
 
-/// A place right before a name, in the order of names; empty for the beginning.
+/// A position right before a name, in the order of names; empty for the beginning.
 fn before(name: &str) -> String {
     let mut place = name.to_owned();
     let last = place.pop().map_or(0, u32::from);
@@ -130,8 +132,9 @@ fn before(name: &str) -> String {
     place
 }
 
-/// Where a list of the names of a folder may begin, so that nothing is left out that lies behind a key: a folder whose name
-/// begins the key's may come before it in a list of names and behind it in a list of keys.
+/// The position where a listing of the names of a folder must begin to include everything after the
+/// key `after`: a folder with a name that is a prefix of the key's may sort before the key in a
+/// listing of names, and after it in a listing of keys.
 fn first(prefix: &str, after: &str) -> String {
     let depth = prefix.rfind('/').map_or(0, |it| it + 1);
     let (folder, rest) = match after.get(depth..) {
@@ -145,7 +148,7 @@ fn first(prefix: &str, after: &str) -> String {
     if place.starts_with(prefix) { place } else { String::new() }
 }
 
-/// Whether a page is as S3 has it: behind the place that was asked for, and in the order of keys.
+/// Whether a page is valid for S3: after the requested position, and in the order of keys.
 fn is_by_key(page: &Page, after: &str) -> bool {
     page.keys.is_sorted_by(|one, other| one.key < other.key)
         && page.prefixes.is_sorted()
@@ -163,7 +166,8 @@ impl<B: Backend> Folders<B> {
         Self { inner, keeping, whole: PAGE }
     }
 
-    /// A page of the backend, which has nothing but what was asked for: whoever removes what a list tells, removes that.
+    /// A page of the backend, checked to have only the requested keys: some callers remove every
+    /// listed key.
     async fn asked(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
         let page = self.inner.list(wanted).await?;
         if page.is_of(&wanted) {
@@ -192,7 +196,7 @@ impl<B: Backend> Folders<B> {
         Err(Fault { kind: Kind::Absent, is_congested: false, text })
     }
 
-    /// Names in the folder of a prefix that begin with it, in the order of keys, behind a key; so many and one.
+    /// Up to `limit + 1` names in the folder of the prefix, after a key, in the order of keys.
     async fn names(&self, wanted: Wanted<'_>) -> Result<Part<Entry>, Fault> {
         let depth = wanted.prefix.rfind('/').map_or(0, |it| it + 1);
         let mut place = first(wanted.prefix, wanted.after);
@@ -249,7 +253,7 @@ impl<B: Backend> Folders<B> {
         Ok((told, !is_all))
     }
 
-    /// Keys that begin with a prefix, in their order, behind a key.
+    /// Keys with a prefix after a key, in order.
     fn keys<'a>(
         &'a self,
         wanted: Wanted<'a>,
@@ -282,7 +286,7 @@ impl<B: Backend> Folders<B> {
         })
     }
 
-    /// An entry's keys.
+    /// The keys of an entry.
     async fn below(&self, wanted: Wanted<'_>, entry: Entry) -> Result<Part<Found>, Fault> {
         match entry {
             Entry::Key(found) => Ok((vec![found], false)),
@@ -290,7 +294,7 @@ impl<B: Backend> Folders<B> {
         }
     }
 
-    /// A page in the order of keys, of a backend that lists folder by folder.
+    /// A page in the order of keys, from a backend that lists folder by folder.
     async fn ordered(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
         let limit = wanted.limit as usize;
         let mut page = Page::default();
@@ -313,7 +317,7 @@ impl<B: Backend> Folders<B> {
         Ok(page)
     }
 
-    /// The same with a delimiter that ends no folder.
+    /// A page like [`Folders::ordered`], for a delimiter that does not end a folder.
     async fn grouped(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
         let (limit, delimiter) = (wanted.limit as usize, wanted.delimiter);
         let begin = wanted.prefix.len();
@@ -401,7 +405,8 @@ impl<B: Backend> Backend for Folders<B> {
 
     async fn list(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
         if !self.keeping.is_known() {
-            // Whoever keeps objects in folders may tell something else than was asked for; by its answer it is known.
+            // A backend with folders may list other keys than the requested ones, so learn from an
+            // answer first.
             let one = Wanted { prefix: "", delimiter: "", after: "", limit: 1, ..wanted };
             self.asked(one).await?;
         }
@@ -414,7 +419,7 @@ impl<B: Backend> Backend for Folders<B> {
                 self.keeping.in_folders();
             }
         }
-        // No key that begins so can be there, and what is told of it lies elsewhere.
+        // No key with such a prefix can exist, and the backend would list other keys.
         if !begins_paths(wanted.prefix) {
             return Ok(Page::default());
         }
@@ -481,19 +486,19 @@ mod tests {
 
     use super::*;
 
-    /// Keys as a file system has them.
+    /// Keys as a file system stores them.
     #[derive(Default)]
     struct Files {
         keys: BTreeSet<String>,
         order: Order,
-        /// A prefix leads to where its path does, as with `SeaweedFS`.
+        /// A prefix leads to the place of its path, as with `SeaweedFS`.
         collapses: bool,
     }
 
     #[derive(Clone, Copy, Default, PartialEq)]
     enum Order {
         ByKey,
-        /// Each slash is less than everything.
+        /// A slash sorts before everything.
         #[default]
         Folders,
         Backwards,
@@ -672,7 +677,7 @@ mod tests {
         let inner = Files { keys, ..Files::default() };
         let folders = Folders { inner, keeping: Arc::clone(&keeping), whole: PAGE };
         let all = Wanted { bucket: "b", prefix: "", delimiter: "", after: "", limit: 1 };
-        // A page of one key does not show it, the next one does.
+        // A page of one key does not reveal the order, the next page does.
         assert_eq!(lines(&folders.list(all).await.unwrap()), ["a/1"]);
         let next = folders.list(Wanted { after: "a/1", ..all }).await.unwrap();
         assert_eq!(lines(&next), ["b"]);
@@ -684,7 +689,7 @@ mod tests {
     async fn who_lists_in_no_order_is_refused() {
         let keeping = Arc::new(Keeping::default());
         keeping.in_folders();
-        // Taken for one that lists folder by folder, and lists backwards.
+        // It is taken for a backend with folders, but lists backwards.
         let keys = ["a", "b", "c"].map(str::to_owned).into();
         let inner = Files { keys, order: Order::Backwards, collapses: false };
         let folders = Folders { inner, keeping, whole: 1 };
@@ -692,7 +697,7 @@ mod tests {
         assert_eq!(folders.list(all).await.unwrap_err().kind, Kind::Refused);
     }
 
-    /// `aws s3 rm --recursive s3://b//` removes what a list of the prefix `/` tells.
+    /// `aws s3 rm --recursive s3://b//` removes every key listed for the prefix `/`.
     #[tokio::test]
     async fn a_list_has_nothing_but_what_was_asked_for() {
         let keys: BTreeSet<String> = ["a/1", "g", "p/x"].map(str::to_owned).into();
@@ -704,7 +709,7 @@ mod tests {
                     let folders = Folders { inner, keeping: Arc::clone(&keeping), whole: PAGE };
                     keeping.heard(server);
                     let wanted = Wanted { bucket: "b", prefix, delimiter, after: "", limit: 9 };
-                    // Nothing, or an error where the store is not known to keep files.
+                    // An empty page, or an error if the store is not known to use folders.
                     match folders.list(wanted).await {
                         Ok(page) => assert_eq!(lines(&page), [""; 0], "{prefix}"),
                         Err(fault) => assert!(server.is_none(), "{prefix}: {fault}"),

@@ -1,4 +1,5 @@
-//! One key that was claimed: what became of it before, what is done with it now, and what metas are told of that.
+//! A job persists one claimed key: it resolves earlier attempts, makes a new one, and reports the
+//! outcome to the metas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +22,14 @@ use crate::backed::KEY_MAX;
 use crate::record::{Parts, Record, View};
 use crate::store::Object;
 
-/// Why an object is sent again that arrived otherwise.
+/// The reason to send an object again after a mismatch.
 const DAMAGED: &str = "the backend tells another ETag than the parts that were sent have: they may have been damaged on their way";
-/// How often metas are told an outcome that could not be told.
+/// Attempts to report an outcome to the metas.
 const TELLS: u32 = 5;
-/// Objects up to this are read before they are sent.
+/// Objects up to this size are read before they are sent.
 const WHOLE: u64 = 1 << 20;
-/// A backend has done what was sent whole within this, or never does, however large it is.
+/// Upper bound of the extra time in which a backend may still execute a request, for objects of any
+/// size.
 const LATE_MAX: Duration = Duration::from_mins(5);
 
 /// A claimed key.
@@ -36,24 +38,24 @@ pub(crate) struct Job {
     pub(crate) backing: Arc<Backing>,
     pub(crate) connected: Arc<Connected>,
     pub(crate) claimed: Claimed,
-    /// Before the claim was asked for: its lease began then at the earliest.
+    /// The time before the claim was requested: the lease began no earlier.
     pub(crate) at: Tick,
     pub(crate) lane: usize,
 }
 
-/// Why something was not done.
+/// The reason why an attempt failed.
 pub(super) enum Not {
-    /// By the backend.
+    /// The backend failed.
     Done(Fault),
-    /// What came of it is known for sure: not done, whatever the fault's kind.
+    /// The object was certainly not stored, whatever the kind of the fault.
     Begun(Fault),
-    /// The file is not what it was, or is not there: what metas know of it is old.
+    /// The file has changed or is gone: the state in the metas is old.
     Changed,
-    /// It could not be read.
+    /// The file could not be read.
     Read(String),
 }
 
-/// A file and what its object is.
+/// An opened file and its object.
 pub(super) struct Opened {
     pub(super) file: File,
     pub(super) attr: Attr,
@@ -61,11 +63,12 @@ pub(super) struct Opened {
 }
 
 impl Job {
-    /// Does it, and tells metas what came of it. Given up when metas do not hear of it any more.
+    /// Runs the job and reports the outcome to the metas. Gives up when the claim cannot be
+    /// renewed.
     pub(crate) async fn run(&self) {
         let Some(put_id) = self.put_id() else { return };
         let outcome = tokio::select! {
-            // First, so that nothing is begun behind its end.
+            // Checked first, so that nothing starts after the claim ended.
             biased;
             () = self.renew(put_id) => return,
             outcome = self.begun(put_id) => outcome,
@@ -88,7 +91,7 @@ impl Job {
         self.claimed.state.under.map(|it| it.put_id)
     }
 
-    /// The put-id as the backend keeps it.
+    /// The put-id in the form stored at the backend.
     fn put_name(&self) -> String {
         format!("{:0PUT_LEN$x}", self.put_id().unwrap_or_default())
     }
@@ -100,13 +103,13 @@ impl Job {
             let told = self.bucket.ask(move |store| store.settle(&name, &key, put_id, &told)).await;
             match told {
                 Ok(Ok(state)) => {
-                    // An overwrite meanwhile is due now.
+                    // An overwrite in the meantime is due now.
                     if state.is_dirty() {
                         self.bucket.wake();
                     }
                     return;
                 }
-                // Somebody else has it.
+                // Another gateway owns the claim.
                 Ok(Err(ClientError::File { source: MetaError::Stale, .. })) => return,
                 Ok(Err(error)) if tell == TELLS => {
                     tracing::warn!("S3: {} of bucket {}: {error}", self.shown(), self.bucket.name);
@@ -116,7 +119,7 @@ impl Job {
         }
     }
 
-    /// Does it; nothing when metas would not take long enough a claim.
+    /// Does the work; `None` if the metas do not grant a long enough claim.
     async fn begun(&self, put_id: u64) -> Option<Outcome> {
         if !self.late().is_zero() && self.kept(put_id).await.is_err() {
             return None;
@@ -124,7 +127,8 @@ impl Job {
         Some(self.outcome().await)
     }
 
-    /// How much later than a lease a backend may have done what was sent whole: large objects take it long.
+    /// Time beyond the lease in which a backend may still execute a request with a whole object:
+    /// large objects take long.
     fn late(&self) -> Duration {
         match self.claimed.state.wanted {
             Wanted::File { size, .. } if size > WHOLE => {
@@ -134,7 +138,8 @@ impl Job {
         }
     }
 
-    /// Keeps the claim from now on. Fails when no meta says so; with `Some` if they say that it is another's.
+    /// Extends the claim from now on. Fails when no meta confirms it, with `Some` if a meta
+    /// refuses.
     async fn kept(&self, put_id: u64) -> Result<(), Option<MetaError>> {
         let lease = lease(&self.connected) + self.late();
         let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
@@ -148,7 +153,7 @@ impl Job {
         }
     }
 
-    /// Keeps the claim, and returns when half of its lease is over.
+    /// Extends the claim repeatedly, and returns when half of its lease has passed.
     async fn renew(&self, put_id: u64) {
         let lease = lease(&self.connected);
         let mut at = self.at;
@@ -167,7 +172,7 @@ impl Job {
     async fn outcome(&self) -> Outcome {
         let Some(key) = self.remote_key() else {
             if matches!(self.claimed.state.wanted, Wanted::Nothing) {
-                // The backend never had such a key.
+                // The backend never had this key.
                 return Outcome::Done { etag: None };
             }
             let error = "the key is too long at the backend, or no UTF-8".to_owned();
@@ -205,11 +210,11 @@ impl Job {
         Outcome::Failed { error, pause_ms: 0 }
     }
 
-    /// Of a request with a body of so many bytes.
+    /// The outcome for a failed request with a body of `len` bytes.
     fn failed(&self, fault: &Fault, len: u64) -> Outcome {
         let error = fault.text.clone();
         let pause = if fault.kind == Kind::Unknown {
-            // Until then it may still be on its way.
+            // The request may still be executed until then.
             self.connected.settings.timeout(len)
         } else {
             self.connected.pace.pause(self.claimed.state.attempts.saturating_add(1))
@@ -248,18 +253,18 @@ impl Job {
         self.failed(&Fault { kind: Kind::Refused, is_congested: false, text }, 0)
     }
 
-    /// Whether others write its key at the backend too.
+    /// Whether others write this key at the backend too.
     pub(super) fn is_shared(&self) -> bool {
         self.backing.is_shared_at(&self.claimed.key)
     }
 
-    /// What became of an attempt that nobody knows the outcome of.
+    /// Finds the outcome of an earlier attempt with unknown outcome.
     async fn resolved(&self, at: At<'_>) -> Outcome {
         let state = &self.claimed.state;
         let is_same = state.under.is_some_and(|it| it.seq == state.seq);
         let may_have_parts = self.lane == 1 || !is_same || self.has_parts();
         if may_have_parts && !self.is_shared() {
-            // One that is completed yet would come after ours.
+            // An upload that completes later would overwrite ours.
             if let Err(fault) = upload::abort_all(self, at).await {
                 return self.unresolved(&fault);
             }
@@ -291,7 +296,7 @@ impl Job {
         }
     }
 
-    /// Whether its object goes in parts, small as it may be.
+    /// Whether the object is sent in parts, even if it is small.
     fn has_parts(&self) -> bool {
         self.claimed.object.as_ref().is_some_and(|object| {
             let parts = View::of(object).record.parts;
@@ -299,7 +304,7 @@ impl Job {
         })
     }
 
-    /// Asking what became of it has failed: it is asked again.
+    /// The outcome when the check of an earlier attempt failed: the check is repeated.
     fn unresolved(&self, fault: &Fault) -> Outcome {
         let attempts = self.claimed.state.attempts.saturating_add(1);
         let pause = self.connected.pace.pause(attempts);
@@ -307,7 +312,7 @@ impl Job {
         Outcome::Unknown { error: fault.text.clone(), pause_ms }
     }
 
-    /// Whether the file is that of the state.
+    /// Whether the file is the one in the state.
     fn is_wanted(&self, attr: &Attr) -> bool {
         let Wanted::File { ino, size, ctime } = self.claimed.state.wanted else { return false };
         attr.ino == ino && attr.size == size && attr.ctime == ctime && attr.nlink > 0
@@ -331,12 +336,13 @@ impl Job {
         }
     }
 
-    /// Whether the file is still what it was.
+    /// Checks that the file has not changed.
     pub(super) async fn unchanged(&self, opened: &Opened) -> Result<(), Not> {
         let (file, was) = (opened.file.clone(), &opened.attr);
         match self.bucket.ask(move |_| file.stat()).await {
             Ok(Ok(attr)) if attr.size != was.size || attr.mtime != was.mtime => Err(Not::Changed),
-            // One that was overwritten meanwhile keeps what it has: metas know of that.
+            // A file that was overwritten in the meantime keeps its content, and the metas know of
+            // the overwrite.
             Ok(Ok(attr)) if attr.ctime == was.ctime || attr.nlink == 0 => Ok(()),
             Ok(Ok(_)) => Err(Not::Changed),
             Ok(Err(error)) => Err(Not::Read(error.to_string())),
@@ -344,7 +350,7 @@ impl Job {
         }
     }
 
-    /// Sends the file; the `ETag` that it has at the backend.
+    /// Sends the file and returns its `ETag` at the backend.
     async fn sent(&self, at: At<'_>) -> Result<String, Not> {
         let opened = self.open().await?;
         let record = &opened.view.record;
@@ -371,7 +377,8 @@ impl Job {
         Ok(etag)
     }
 
-    /// Whether the backend has the bytes of an object that went there in its own parts, as far as its `ETag` tells.
+    /// Whether the `ETag` of an object that was sent with its own parts shows that the bytes
+    /// arrived.
     fn has_arrived(&self, key: &str, record: &Record, told: &str) -> bool {
         let is_of_parts =
             record.modified == 0 && record.parts.as_ref().is_some_and(Parts::are_known);

@@ -1,4 +1,4 @@
-//! What a gateway knows of backends: their settings as of a second ago, a client and a pace for each.
+//! Backends known to a gateway: settings at most a second old, a client and a pace for each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,34 +21,35 @@ use super::wake::Wakes;
 use crate::door::Door;
 use crate::lately::Lately;
 
-/// How long settings are believed.
+/// How long settings are cached.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Backends that are remembered at most.
+/// Backends cached at most.
 const BACKENDS_MAX: usize = 1_024;
-/// Memory for what goes to backends, in KiB by lane: parts of large objects take all that they can have and wait in line for it, and a
-/// small object would wait behind them.
+/// Memory for bodies to backends, in KiB by lane. The lanes are separate because parts of large
+/// objects take all memory that they can get and queue for more, and small objects would wait
+/// behind them.
 const MEMORY_KIB: [usize; LANES] = [16 << 10, 48 << 10];
-/// Threads that wait for the volume on behalf of the persister: most are left to clients.
+/// Threads that wait for the volume on behalf of the persister: most threads are left to clients.
 const THREADS: usize = 16;
 
-/// A backend that can be asked.
+/// A backend with a client.
 pub(crate) struct Connected {
     pub(crate) settings: BackendSettings,
-    /// Its requests are counted.
+    /// The client; it counts requests.
     pub(crate) backend: Arc<dyn Backend>,
-    /// The pace of what is brought there.
+    /// The pace of writes to the backend.
     pub(crate) pace: Arc<Pace>,
     pub(crate) numbers: Arc<OfBackend>,
     pub(crate) etags: Etags,
 }
 
-/// What stands behind a door.
+/// The backends of a gateway.
 pub(crate) struct Behind {
-    /// None of a name that nobody has given an endpoint.
+    /// None for a name without a settings file.
     settings: Lately<Option<Arc<Connected>>>,
-    /// Their connections and their pace outlast what is believed of their settings.
+    /// Connections and pace outlive the cached settings.
     connected: Mutex<HashMap<String, Arc<Connected>>>,
-    /// Who is told of a change.
+    /// Lanes to wake after a change.
     pub(crate) wakes: Wakes,
     /// Memory for bodies on their way to backends, in KiB by lane.
     pub(super) memory: [Arc<Semaphore>; LANES],
@@ -69,7 +70,7 @@ impl Behind {
 }
 
 impl Door {
-    /// A backend by its name; none when nobody has said where it is.
+    /// A backend by its name; none if it has no settings file.
     ///
     /// # Errors
     /// `InvalidArgument` for a damaged file; and as for every call to the volume.

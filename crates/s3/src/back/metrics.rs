@@ -1,4 +1,4 @@
-//! What is counted of backends and of what waits for them.
+//! Metrics of backends and of the backlog.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 
 use super::store::{Fault, Kind};
 
-/// A metric of a bucket: its name, its type and what it says.
+/// A metric of a bucket: name, type and help.
 type Shown = (&'static str, &'static str, &'static str);
-/// What it is of a bucket.
+/// Reads the value of a metric.
 type Value = fn(&OfBucket) -> u64;
 
-/// All of a bucket.
+/// All metrics of a bucket.
 const OF_BUCKET: [(Shown, Value); 12] = [
     (("millpond_s3_backlog_keys", "gauge", "Keys that wait for the backend."), |it| it.keys.get()),
     (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |it| it.bytes.get()),
@@ -58,7 +58,7 @@ const OF_BUCKET: [(Shown, Value); 12] = [
     }),
 ];
 
-/// What is asked of backends.
+/// Operations of backends.
 pub(crate) const OPERATIONS: [&str; 14] = [
     "put",
     "head",
@@ -75,68 +75,68 @@ pub(crate) const OPERATIONS: [&str; 14] = [
     "get_policy_status",
     "put_policy",
 ];
-/// What comes of it.
+/// Results of operations.
 const RESULTS: [&str; 7] =
     ["done", "refused", "unreachable", "slow_down", "unknown", "absent", "unmet"];
 
-/// Of one operation.
+/// Metrics of one operation.
 #[derive(Debug, Default)]
 struct Operation {
     seconds: Histogram,
     results: [Counter; RESULTS.len()],
 }
 
-/// Of one backend.
+/// Metrics of one backend.
 #[derive(Debug, Default)]
 pub(crate) struct OfBackend {
     operations: [Operation; OPERATIONS.len()],
-    /// Bytes of objects that were sent there.
+    /// Bytes of objects sent to the backend.
     pub(crate) sent: Counter,
-    /// Bytes of objects that were asked for.
+    /// Bytes of objects requested from the backend.
     pub(crate) fetched: Counter,
     window: AtomicU32,
 }
 
-/// Of one backed bucket.
+/// Metrics of one backed bucket.
 #[derive(Debug, Default)]
 pub(crate) struct OfBucket {
-    /// Keys that wait, as of the last count.
+    /// Keys in the backlog, as of the last count.
     pub(crate) keys: Gauge,
-    /// Their bytes.
+    /// Bytes in the backlog.
     pub(crate) bytes: Gauge,
-    /// The age of the oldest, in milliseconds.
+    /// Age of the oldest key in the backlog, in milliseconds.
     pub(crate) oldest_ms: Gauge,
-    /// Keys of which somebody else had written another content.
+    /// Keys with different content written by another client of the backend.
     pub(crate) conflicts: Counter,
-    /// Objects that clients asked for which lay in the pool.
+    /// Client reads of objects in the pool.
     pub(crate) hits: Counter,
-    /// Those that were asked of the backend.
+    /// Client reads that went to the backend.
     pub(crate) misses: Counter,
-    /// Objects that were brought here.
+    /// Objects filled into the pool.
     pub(crate) fills: Counter,
-    /// Their bytes.
+    /// Bytes filled into the pool.
     pub(crate) filled: Counter,
-    /// Objects that were given up here.
+    /// Objects evicted from the pool.
     pub(crate) evictions: Counter,
-    /// Their bytes.
+    /// Bytes evicted from the pool.
     pub(crate) evicted: Counter,
-    /// Pages of lists.
+    /// Pages of listings.
     pub(crate) lists: Counter,
-    /// Those of them that failed.
+    /// Pages of listings that failed.
     pub(crate) lists_failed: Counter,
 }
 
-/// The numbers of a gateway about what is behind it.
+/// Metrics of a gateway about backends.
 #[derive(Debug, Default)]
 pub(crate) struct BackMetrics {
     backends: Mutex<BTreeMap<String, Arc<OfBackend>>>,
     buckets: Mutex<BTreeMap<String, Arc<OfBucket>>>,
-    /// Keys that are worked on.
+    /// Keys with a running job.
     pub(crate) under_way: Gauge,
 }
 
 impl OfBackend {
-    /// A request has ended.
+    /// Records the end of a request.
     pub(crate) fn ended<T>(&self, operation: usize, done: &Result<T, Fault>, took: Duration) {
         let result = match done.as_ref().err().map(|it| it.kind) {
             None => 0,
@@ -151,29 +151,29 @@ impl OfBackend {
         self.operations[operation].results[result].inc();
     }
 
-    /// Its window has this size.
+    /// Sets the size of the window.
     pub(crate) fn window(&self, size: u32) {
         self.window.store(size, Ordering::Relaxed);
     }
 }
 
 impl BackMetrics {
-    /// The numbers of a backend.
+    /// The metrics of a backend.
     pub(crate) fn backend(&self, name: &str) -> Arc<OfBackend> {
         Arc::clone(self.backends.lock().entry(name.to_owned()).or_default())
     }
 
-    /// The numbers of a bucket.
+    /// The metrics of a bucket.
     pub(crate) fn bucket(&self, name: &str) -> Arc<OfBucket> {
         Arc::clone(self.buckets.lock().entry(name.to_owned()).or_default())
     }
 
-    /// A bucket is backed no more.
+    /// Forgets a bucket that is no longer backed.
     pub(crate) fn forget(&self, name: &str) {
         self.buckets.lock().remove(name);
     }
 
-    /// Its part of the page of `/metrics`: nothing without backends.
+    /// Writes its part of the page of `/metrics`: nothing without backends.
     pub(crate) fn render(&self, page: &mut Page) {
         self.render_backends(page);
         self.render_buckets(page);
@@ -188,7 +188,7 @@ impl BackMetrics {
             backends.iter().flat_map(|(name, it)| {
                 let of =
                     move |n: &str| format!("{},{}", label("backend", name), label("operation", n));
-                // What was never asked has no lines.
+                // Operations that were never used have no lines.
                 let asked = |it: &Operation| it.results.iter().any(|count| count.get() > 0);
                 let all = OPERATIONS.iter().zip(&it.operations).filter(move |(_, it)| asked(it));
                 all.map(move |(name, it)| (of(name), it))

@@ -1,8 +1,9 @@
-//! Object stores behind buckets (RFC 0020): what they are, how they are asked, and what brings objects to them.
+//! Backends of buckets (RFC 0020): their settings, the requests to them, and the persister.
 //!
-//! Reading order: `backends` (where they are), `store` (what is asked of them), `aws`, `counted` and `folders` (the asking), `rate`
-//! (how fast), `known` (what a gateway remembers); `persist` (claims what is queued), `job` (does it), `upload`, `source` and `etags`
-//! (bytes on their way), `words` (metadata on theirs), `wake`, `metrics`.
+//! Reading order: `backends` (settings), `store` (requests), `aws`, `counted` and `folders`
+//! (clients), `rate` (pace), `known` (cached backends); `persist` (claims queued keys), `job`
+//! (persists one key), `upload`, `source` and `etags` (transfer of bytes), `words` (metadata),
+//! `wake`, `metrics`.
 
 pub(crate) mod aws;
 pub(crate) mod backends;

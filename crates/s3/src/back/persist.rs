@@ -1,7 +1,8 @@
-//! The persister: brings what waits in the queues of backed buckets to their backends (RFC 0020).
+//! The persister: copies queued keys of backed buckets to their backends (RFC 0020).
 //!
-//! A loop of its own for each lane of each backed bucket claims what is due, as many as the pace of the backend leaves room for, and
-//! a task for each key does it (`job`). Any number of gateways do so: metas see to it that a key is claimed once.
+//! A loop for each lane of each backed bucket claims due keys, as many as the pace of the backend
+//! allows, and a task for each key persists it (`job`). Any number of gateways do so: the metas
+//! ensure that a key is claimed once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,15 +27,17 @@ use super::rate::LANES;
 use crate::door::Door;
 use crate::store::Store;
 
-/// How often buckets are looked for that are backed.
+/// How often the list of backed buckets is read.
 const LOOK: Duration = Duration::from_secs(1);
-/// An idle lane looks so often whether something is due that it was not woken for: each second for a bucket of two lanes.
+/// How often an idle lane looks for due keys without being woken: each second for a bucket of two
+/// lanes.
 const IDLE: Duration = Duration::from_secs(2);
-/// And at most so often, however often it is woken.
+/// The shortest time between two looks, however often the lane is woken.
 const BREATH: Duration = Duration::from_millis(10);
-/// Behind a failure of the volume.
+/// Pause after a failure of the volume.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The queues are counted every so often; where that takes long, after a pause so many times as long, up to the most.
+/// Interval between counts of the queues; a slow count makes it longer: [`COUNT_SHARE`] times the
+/// duration of the count, up to [`COUNT_MAX`].
 const COUNT: Duration = Duration::from_secs(10);
 const COUNT_SHARE: u32 = 30;
 const COUNT_MAX: Duration = Duration::from_mins(5);
@@ -62,7 +65,7 @@ impl Bucket {
         })
     }
 
-    /// What backs it, as of a second ago.
+    /// The backing of the bucket, at most a second old.
     pub(crate) fn backing(&self) -> Arc<Backing> {
         Arc::clone(&self.backing.read())
     }
@@ -73,14 +76,14 @@ impl Bucket {
         }
     }
 
-    /// Has its lanes look.
+    /// Wakes its lanes.
     pub(crate) fn wake(&self) {
         for lane in &self.wakes {
             lane.notify_one();
         }
     }
 
-    /// Has a thread ask the volume, one of those that the persister may use.
+    /// Runs a call to the volume on one of the threads of the persister.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, ClientError> + Send + 'static,
@@ -90,10 +93,11 @@ impl Bucket {
     }
 }
 
-/// Buckets that are worked on, with their loops.
+/// Buckets with a running persister, with their loops.
 type Buckets = HashMap<String, (Arc<Bucket>, JoinSet<()>)>;
 
-/// Runs until the gateway ends; then nothing more is claimed, and what is under way ends or comes back by its lease.
+/// Runs until the gateway ends. Then it claims nothing more; running jobs finish, or others claim
+/// their keys after the lease.
 pub(crate) async fn run(door: Arc<Door>, mut ended: watch::Receiver<bool>) {
     let mut buckets = Buckets::new();
     let work = async {
@@ -114,14 +118,14 @@ pub(crate) async fn run(door: Arc<Door>, mut ended: watch::Receiver<bool>) {
         () = work => {}
         _ = stop.wait_for(|it| *it) => {}
     }
-    // Loops end by the same sign, behind their last jobs.
+    // The loops end on the same signal, after their last jobs.
     let _ = ended.wait_for(|it| *it).await;
     for (_, (_, mut loops)) in buckets {
         while loops.join_next().await.is_some() {}
     }
 }
 
-/// Begins with buckets that are backed now, and leaves those that are not.
+/// Starts the loops of newly backed buckets, and stops those of buckets no longer backed.
 fn follow(
     door: &Arc<Door>,
     buckets: &mut Buckets,
@@ -160,7 +164,7 @@ async fn lane_loop(bucket: Arc<Bucket>, lane: u8, mut ended: watch::Receiver<boo
     while jobs.join_next().await.is_some() {}
 }
 
-/// Claims and begins, for ever.
+/// Claims keys and starts jobs, forever.
 async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
     let mut told = false;
     loop {
@@ -199,20 +203,21 @@ async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
     }
 }
 
-/// How long a claim holds. A job that cannot renew its own gives up when half of it is over, and what it has sent by then
-/// has reached the backend within the other half, or never does. Metas' clocks may differ by the rest.
+/// The lease of a claim. A job that cannot renew its claim gives up after half of the lease; a
+/// request sent by then reaches the backend within the other half, or never. The rest covers the
+/// clock difference between metas.
 pub(crate) fn lease(connected: &Connected) -> Duration {
     2 * connected.settings.timeout(0) + Duration::from_secs(4)
 }
 
-/// Takes what is due, as many as there is room for; and when it asked for that.
+/// Claims due keys, as many as there is room for; also returns the time before the request.
 async fn claim(
     bucket: &Arc<Bucket>,
     lane: u8,
     (backend, connected): (&str, &Connected),
 ) -> Result<(Vec<Claimed>, Tick), String> {
     let limit = connected.pace.vacancies(usize::from(lane)).await.min(CLAIMS_MAX);
-    // Room may have been long in coming: the lease begins now, at the earliest.
+    // The wait for room may have been long: the lease begins now, at the earliest.
     let at = RealClock::tick();
     let (name, lease) = (bucket.name.clone(), lease(connected));
     let claims = bucket.ask(move |store| store.claim(&name, lane, limit, lease)).await;
@@ -220,7 +225,7 @@ async fn claim(
     if claims.is_empty() {
         return Ok((claims, at));
     }
-    // While something is claimed the place stays as it is; until then another one may have come.
+    // The backing cannot change while a key is claimed, but it may have changed before.
     let name = bucket.name.clone();
     let found = bucket.ask(move |store| store.bucket(&name)).await;
     let found = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -261,7 +266,7 @@ fn begin(
     }
 }
 
-/// A job is counted as long as it is there.
+/// Counts a job while it exists.
 struct UnderWay(Arc<Door>);
 
 impl UnderWay {
@@ -277,7 +282,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether something is due. Waits if nothing is, until something may be.
+/// Whether a key is due. If none is, waits until one may be.
 async fn is_due(bucket: &Arc<Bucket>, lane: u8) -> bool {
     let name = bucket.name.clone();
     let look = bucket.ask(move |store| store.queue_page(&name, lane, None, 1)).await;
@@ -294,7 +299,7 @@ async fn is_due(bucket: &Arc<Bucket>, lane: u8) -> bool {
     false
 }
 
-/// What waits.
+/// The backlog of a bucket.
 #[derive(Default)]
 struct Waiting {
     keys: u64,
@@ -303,7 +308,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// All that waits, a page at a time; nothing when no meta answers.
+    /// Reads the whole backlog, a page at a time; `None` when no meta answers.
     async fn of(bucket: &Arc<Bucket>) -> Option<Self> {
         let mut all = Self::default();
         for lane in [LANE_SMALL, LANE_LARGE] {
@@ -329,12 +334,12 @@ impl Waiting {
     }
 }
 
-/// Counts what waits, now and then.
+/// Counts the backlog periodically.
 async fn count_loop(bucket: Arc<Bucket>, mut ended: watch::Receiver<bool>) {
     let count = async {
         loop {
             let start = RealClock::tick();
-            // What was counted last stands while no meta answers.
+            // The last count stays valid while no meta answers.
             if let Some(now) = Waiting::of(&bucket).await {
                 bucket.numbers.keys.set(now.keys);
                 bucket.numbers.bytes.set(now.bytes);
@@ -350,7 +355,7 @@ async fn count_loop(bucket: Arc<Bucket>, mut ended: watch::Receiver<bool>) {
     }
 }
 
-/// Time from a count that took this long to the next one.
+/// The time from a count of this duration to the next.
 fn count_pause(took: Duration) -> Duration {
     took.saturating_mul(COUNT_SHARE).clamp(COUNT, COUNT_MAX)
 }

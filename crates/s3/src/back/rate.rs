@@ -1,6 +1,6 @@
-//! How fast a backend is asked: a window of requests under way that grows with what is done and halves when the
-//! backend has too much to do (AIMD with slow start, as TCP Reno), a ceiling of requests per second, and pauses
-//! with full jitter (Brooker, "Exponential Backoff And Jitter").
+//! Pace of requests to a backend. A window of requests in flight grows with successes and halves
+//! when the backend is overloaded (AIMD with slow start, as TCP Reno); a ceiling bounds the
+//! requests per second; and pauses have full jitter (Brooker, "Exponential Backoff And Jitter").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use tokio::time::sleep;
 
 use super::store::{Fault, Kind};
 
-/// Lanes of the queue that ask backends: small objects, and large ones.
+/// Lanes of the queue: small objects, and large ones.
 pub(crate) const LANES: usize = 2;
-/// Requests of a window at first.
+/// Initial size of the window.
 const FIRST: f64 = 4.0;
-/// Each lane can have one request under way, always.
+/// Minimum size of the window: each lane can always have one request in flight.
 const LEAST: f64 = 2.0;
-/// The first pause behind a failure, and the longest one.
+/// The first pause after a failure, and the longest one.
 const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(1)];
-/// Failures in turn, with nothing done between, that are believed to be of single requests.
+/// Consecutive failures, without a success between, that are attributed to single requests.
 const FAILURES: u32 = 4;
-/// The longest time that a backend is left alone altogether: so late it is seen that it is back.
+/// The longest pause of all requests to a backend: its recovery is noticed within this time.
 const HELD_MAX: Duration = Duration::from_secs(10);
 
-/// A pause behind the `attempts`-th failure in turn (from 1), of random length.
+/// A pause of random length after the `attempts`-th consecutive failure (from 1).
 pub(crate) fn pause(attempts: u32, most: Duration, rng: &mut Rng) -> Duration {
     let doubled = PAUSE[0].saturating_mul(1 << attempts.saturating_sub(1).min(20));
     let us = u64::try_from(doubled.min(most).as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(rng.below(us.saturating_add(1)))
 }
 
-/// A window of requests under way.
+/// A window of requests in flight.
 #[derive(Debug)]
 struct Window {
     size: f64,
-    /// Up to here it grows by one with each success, beyond it by one with each window of them.
+    /// Below it the window grows by one per success, above it by one per window of successes.
     threshold: f64,
     most: f64,
     cut_at: Tick,
@@ -59,7 +59,8 @@ impl Window {
         self.size = (self.size + more).min(self.most);
     }
 
-    /// Halves, but once for all requests of a window: those that began before the last cut say nothing new.
+    /// Halves the window, once per window of requests: a request that began before the last cut
+    /// carries no new information.
     fn congested(&mut self, began: Tick, now: Tick) {
         if began < self.cut_at {
             return;
@@ -70,16 +71,16 @@ impl Window {
     }
 }
 
-/// What the pace of a backend depends on.
+/// State of the pace of a backend.
 struct State {
     window: Window,
-    /// Requests under way by lane.
+    /// Requests in flight by lane.
     busy: [u32; LANES],
-    /// Requests that wait, by lane.
+    /// Waiting requests by lane.
     waiting: [u32; LANES],
-    /// Keys that are claimed, by lane.
+    /// Claimed keys by lane.
     seats: [u32; LANES],
-    /// Requests that failed in turn.
+    /// Consecutive failed requests.
     failures: u32,
     held_until: Tick,
     /// When the next request may begin, if there is a ceiling.
@@ -88,8 +89,9 @@ struct State {
 }
 
 impl State {
-    /// Requests that a lane may have under way: large objects at most half of the window, so that small ones need not
-    /// wait for them; small ones leave that half free while it is wanted.
+    /// Requests that a lane may have in flight. Large objects get at most half of the window, so
+    /// that small ones need not wait for them. Small ones leave that half free while large ones
+    /// want it.
     fn room(&self, lane: usize) -> u32 {
         let (all, half) = (self.window.size(), self.window.size() / 2);
         let other_wants = self.busy[1] + self.waiting[1] + self.seats[1] > 0;
@@ -105,7 +107,7 @@ impl State {
         self.busy[lane] < self.room(lane) && under_way < self.window.size()
     }
 
-    /// How long a request waits for the ceiling of requests per second; its turn is taken.
+    /// How long a request waits for the ceiling of requests per second; takes its turn.
     fn turn(&mut self, per_s: u32, now: Tick) -> Duration {
         if per_s == 0 {
             return Duration::ZERO;
@@ -116,27 +118,27 @@ impl State {
     }
 }
 
-/// The pace of one backend, for all that a gateway brings there.
+/// The pace of one backend, for all writes of a gateway to it.
 pub(crate) struct Pace {
     per_s: u32,
     state: Mutex<State>,
     freed: Notify,
 }
 
-/// A claimed key has a place among those that are worked on.
+/// The place of a claimed key among the running jobs.
 pub(crate) struct Seat {
     pace: Arc<Pace>,
     lane: usize,
 }
 
-/// A request may be under way.
+/// The right to have a request in flight.
 pub(crate) struct Permit {
     pace: Arc<Pace>,
     lane: usize,
     began: Tick,
 }
 
-/// A request waits.
+/// Counts a waiting request.
 struct Waiting<'a>(&'a Pace, usize);
 
 impl Drop for Waiting<'_> {
@@ -146,7 +148,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pace {
-    /// With this many requests under way at most, and this many per second; 0 for no limit.
+    /// A pace with at most `most` requests in flight and `per_s` requests a second; 0 for no limit.
     pub(crate) fn new(most: u32, per_s: u32) -> Self {
         let seed = RealClock::wall_ms();
         let state = State {
@@ -162,17 +164,17 @@ impl Pace {
         Self { per_s, state: Mutex::new(state), freed: Notify::new() }
     }
 
-    /// Requests that may be under way.
+    /// The size of the window in requests.
     pub(crate) fn window(&self) -> u32 {
         self.state.lock().window.size()
     }
 
-    /// A pause behind the `attempts`-th failure in turn of one key.
+    /// A pause after the `attempts`-th consecutive failure of one key.
     pub(crate) fn pause(&self, attempts: u32) -> Duration {
         pause(attempts, PAUSE[1], &mut self.state.lock().rng)
     }
 
-    /// Waits until keys of a lane may be claimed, and says how many.
+    /// Waits until keys of a lane may be claimed, and returns how many.
     pub(crate) async fn vacancies(&self, lane: usize) -> u32 {
         loop {
             let freed = self.freed.notified();
@@ -256,7 +258,7 @@ impl Pace {
                     state.held_until = state.held_until.max(held);
                 }
             }
-            // A refusal is an answer: the backend is well, and nothing is known of its load.
+            // A refusal is an answer: the backend works, but it says nothing about its load.
             Some(_) => state.failures = 0,
             None => {
                 state.failures = 0;
@@ -267,7 +269,7 @@ impl Pace {
 }
 
 impl Permit {
-    /// The request has ended.
+    /// Records the end of the request.
     pub(crate) fn ended<T>(self, done: &Result<T, Fault>) {
         self.pace.ended(done.as_ref().err(), self.began);
     }
@@ -350,7 +352,7 @@ mod tests {
         (0..30).for_each(|_| pace.ended(Some(&down), Tick::default()));
         let (permit, wait) = pace.begin(0);
         assert!(permit.is_none() && wait > Duration::ZERO && wait <= HELD_MAX);
-        // It is not the number of requests that was wrong.
+        // The number of requests was not the problem.
         assert_eq!(pace.window(), 4);
         pace.ended(Some(&fault(Kind::SlowDown, true)), RealClock::tick());
         assert_eq!(pace.window(), 2);

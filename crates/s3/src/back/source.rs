@@ -1,4 +1,4 @@
-//! Bytes of a file on their way to a backend.
+//! Reads bytes of a file for a backend.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use super::known::Behind;
 use super::store::Content;
 use crate::door::Door;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 pub(crate) const PIECE: u64 = 1 << 20;
-/// Pieces that a body in motion holds: one that is read, one that waits, one that is sent.
+/// Pieces held by a streamed body: one being read, one waiting, one being sent.
 const HELD: u64 = 3;
 
-/// Memory for the bytes of one request of a lane to a backend. It is taken before the request begins, so that none stands still for
-/// it.
+/// Memory for the bytes of one request of a lane to a backend. It is taken before the request
+/// begins, so that no request stalls for it.
 pub(crate) async fn memory(behind: &Behind, lane: usize, len: u64) -> OwnedSemaphorePermit {
     let kib = len.min(HELD * PIECE).div_ceil(1 << 10).max(1);
     let pool = Arc::clone(&behind.memory[lane]);
     let taken = pool.acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX));
     match taken.await {
         Ok(permit) => permit,
-        // It is never closed.
+        // The semaphore is never closed.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// A range of a file, read at once; for a thread that may block.
+/// A range of a file in one read; for a thread that may block.
 pub(crate) fn bytes(file: &File, (offset, len): (u64, u64)) -> Result<Vec<u8>, StdError> {
     let len = usize::try_from(len)?;
     let mut bytes = vec![0; len];
@@ -40,7 +40,7 @@ pub(crate) fn bytes(file: &File, (offset, len): (u64, u64)) -> Result<Vec<u8>, S
     Ok(bytes)
 }
 
-/// A range of a file, read as it is sent.
+/// A range of a file, read while it is sent.
 pub(crate) fn pieces(door: &Arc<Door>, file: File, (mut offset, len): (u64, u64)) -> Content {
     let (sender, mut receiver) = mpsc::channel::<Result<Bytes, StdError>>(1);
     let door = Arc::clone(door);

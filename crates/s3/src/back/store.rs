@@ -1,6 +1,7 @@
-//! What is asked of a backend, and what can come of it.
+//! The interface to a backend: requests and their outcomes.
 //!
-//! One request of ours is one request on the wire: nothing here tries again. Whoever asks decides what a failure means.
+//! One call is one request on the wire: nothing here retries. The caller decides how to handle a
+//! failure.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -10,21 +11,23 @@ use futures_util::Stream;
 use hyper::body::Bytes;
 use s3s::StdError;
 
-/// What the names of user metadata begin with that gateways add.
+/// Prefix of user metadata that gateways add.
 pub(crate) const OWN: &str = "millpond-";
 /// User metadata that names the attempt that put an object (`x-amz-meta-millpond-put`).
 pub(crate) const PUT_ID: &str = "millpond-put";
-/// Bytes of what it says.
+/// Length of its value in bytes.
 pub(crate) const PUT_LEN: usize = 16;
-/// User metadata that says what of an object's content its `ETag` does not: its parts and checksums, where there is room for it.
+/// User metadata with the content properties that the `ETag` does not show: parts and checksums, if
+/// they fit.
 pub(crate) const CONTENT: &str = "millpond-content";
-/// User metadata that says whose an object is and who may use it, where that is not the owner of the bucket alone.
+/// User metadata with owner and access control list, unless only the owner of the bucket has
+/// rights.
 pub(crate) const ACCESS: &str = "millpond-access";
 
 /// Pieces of a body.
 pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, StdError>> + Send + Sync>>;
 
-/// Where an object lies in a backend.
+/// The location of an object in a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At<'a> {
     /// The backend's bucket.
@@ -33,16 +36,16 @@ pub(crate) struct At<'a> {
     pub(crate) key: &'a str,
 }
 
-/// Bytes that go to a backend.
+/// Bytes to send to a backend.
 pub(crate) enum Content {
-    /// These.
+    /// Bytes in memory.
     Bytes(Bytes),
-    /// A stream of so many bytes. One that ends early or fails breaks the connection.
+    /// A stream of `len` bytes. If it ends early or fails, the connection breaks.
     Pieces { pieces: Pieces, len: u64 },
 }
 
 impl Content {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -51,56 +54,57 @@ impl Content {
     }
 }
 
-/// What an object of a backend has beside its bytes.
+/// Metadata of an object of a backend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Told {
-    /// Headers by their names in lower case: content-type and its kin, as [`crate::record::Record`] has them.
+    /// Headers by lower-case name: content-type and related ones, as in [`crate::record::Record`].
     pub(crate) headers: BTreeMap<String, String>,
-    /// User metadata by names without `x-amz-meta-`; of what came from us also [`PUT_ID`].
+    /// User metadata by name without `x-amz-meta-`; objects persisted by a gateway also have
+    /// [`PUT_ID`].
     pub(crate) meta: BTreeMap<String, String>,
-    /// Tags; never told by `head` and `get`.
+    /// Tags; `head` and `get` never return them.
     pub(crate) tags: Vec<(String, String)>,
 }
 
 /// An object of a backend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Remote {
-    /// Without quotes.
+    /// The `ETag` without quotes.
     pub(crate) etag: String,
-    /// Length of the whole in bytes, also when a range was asked for.
+    /// Length of the whole object in bytes, even if a range was requested.
     pub(crate) len: u64,
     /// When it was written, in milliseconds since 1970.
     pub(crate) modified_ms: u64,
     /// Headers and user metadata.
     pub(crate) told: Told,
-    /// How many tags it has; none also if the backend does not say.
+    /// Number of tags; also 0 if the backend does not report it.
     pub(crate) tags: usize,
 }
 
 impl Remote {
-    /// The attempt of ours that made it.
+    /// The attempt that stored the object, if a gateway did.
     pub(crate) fn put_id(&self) -> Option<&str> {
         self.told.meta.get(PUT_ID).map(String::as_str)
     }
 }
 
-/// What an object must be to be sent.
+/// Precondition of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Match<'a> {
     /// Anything.
     #[default]
     Any,
-    /// One with this `ETag` (without quotes), else [`Kind::Unmet`].
+    /// Requires this `ETag` (without quotes), else [`Kind::Unmet`].
     Only(&'a str),
 }
 
-/// A page of keys is wanted.
+/// A request for a page of keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) bucket: &'a str,
-    /// Keys that begin so.
+    /// Prefix of the keys.
     pub(crate) prefix: &'a str,
-    /// Keys with this behind the prefix are told as one prefix; empty for none.
+    /// Keys that have this after the prefix are grouped into one common prefix; empty for none.
     pub(crate) delimiter: &'a str,
     /// Keys and prefixes up to this one are left out; empty for the beginning.
     pub(crate) after: &'a str,
@@ -112,7 +116,7 @@ pub(crate) struct Wanted<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Found {
     pub(crate) key: String,
-    /// Without quotes.
+    /// The `ETag` without quotes.
     pub(crate) etag: String,
     pub(crate) len: u64,
     /// In milliseconds since 1970.
@@ -123,15 +127,15 @@ pub(crate) struct Found {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Page {
     pub(crate) keys: Vec<Found>,
-    /// Common prefixes, which the order of keys holds together with `keys`.
+    /// Common prefixes, which share one order with `keys`.
     pub(crate) prefixes: Vec<String>,
-    /// Whether something may come behind.
+    /// Whether more may follow.
     pub(crate) is_cut: bool,
 }
 
 impl Page {
-    /// Whether it has nothing but what was asked for: keys with the prefix and without the delimiter behind it, and prefixes
-    /// that end with the first delimiter.
+    /// Whether it has only requested entries: keys with the prefix and without the delimiter after
+    /// it, and prefixes that end with the first delimiter.
     pub(crate) fn is_of(&self, wanted: &Wanted<'_>) -> bool {
         let behind =
             |it: &str| it.strip_prefix(wanted.prefix).map(|rest| rest.find(wanted.delimiter));
@@ -147,38 +151,38 @@ impl Page {
     }
 }
 
-/// What is known of a request that failed.
+/// The outcome of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It was not done, and is not done when it is asked again: a status of 400 to 499 and alike.
+    /// Not done, and a retry fails too: a status of 400 to 499 and the like.
     Refused,
-    /// It was not sent: nobody was reached.
+    /// Not sent: the backend was unreachable.
     Unreachable,
-    /// It was not done: too many requests at the moment.
+    /// Not done: too many requests at the moment.
     SlowDown,
-    /// It may have been done, or may be done yet: a time-out, a reset, a status of 500 or more, a broken answer.
+    /// Perhaps done, now or later: a timeout, a reset, a status of 500 or more, a broken answer.
     Unknown,
-    /// There is no such object, or no such upload.
+    /// The object or upload does not exist.
     Absent,
     /// A [`Match`] does not hold.
     Unmet,
 }
 
-/// A request failed.
+/// A failed request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
-    /// The backend has more to do than it can: 503, 429, or no answer in time.
+    /// The backend is overloaded: 503, 429, or no answer in time.
     pub(crate) is_congested: bool,
-    /// Status, code and message, or what the connection says. No secrets.
+    /// Status, code and message, or the error of the connection. No secrets.
     pub(crate) text: String,
 }
 
 /// A backend: an object store that speaks S3.
 #[async_trait]
 pub(crate) trait Backend: Send + Sync {
-    /// Puts an object whole. `md5` (in hex, of the content) is checked by the backend. Returns the `ETag`.
+    /// Puts a whole object. The backend checks `md5` (in hex, of the content). Returns the `ETag`.
     async fn put(
         &self,
         at: At<'_>,
@@ -187,16 +191,17 @@ pub(crate) trait Backend: Send + Sync {
         md5: Option<&str>,
     ) -> Result<String, Fault>;
 
-    /// Whether a key has a place of its own there, so that no other object is where it would be.
+    /// Whether a key has a place of its own at the backend, which no other key shares.
     async fn has_place(&self, _: At<'_>) -> Result<bool, Fault> {
         Ok(true)
     }
 
-    /// What an object is.
+    /// The metadata of an object.
     async fn head(&self, at: At<'_>) -> Result<Remote, Fault>;
 
-    /// An object, or a range of it: offset and length in bytes, at least 1. Refused (`InvalidRange`) behind the end; a
-    /// range that goes over the end is cut. The pieces fail when the backend sends nothing for its time-out.
+    /// Reads an object, or a range of it: offset and length in bytes, at least 1. Refused
+    /// (`InvalidRange`) after the end; a range that exceeds the end is cut. The pieces fail when
+    /// the backend sends nothing for its timeout.
     async fn get(
         &self,
         at: At<'_>,
@@ -204,7 +209,7 @@ pub(crate) trait Backend: Send + Sync {
         only: Match<'_>,
     ) -> Result<(Remote, Pieces), Fault>;
 
-    /// Removes an object; what is not there is removed.
+    /// Removes an object; an absent object counts as removed.
     async fn delete(&self, at: At<'_>) -> Result<(), Fault>;
 
     /// A page of keys.
@@ -224,8 +229,8 @@ pub(crate) trait Backend: Send + Sync {
         content: Content,
     ) -> Result<String, Fault>;
 
-    /// Makes the object of parts (`ETag`s from number 1 on), with so many bytes altogether: some object stores copy
-    /// them. Returns its `ETag`.
+    /// Completes an upload from the `ETag`s of its parts, from number 1. `parts` also has the total
+    /// length in bytes, because some object stores copy the bytes. Returns the `ETag`.
     async fn complete_upload(
         &self,
         at: At<'_>,
@@ -233,18 +238,18 @@ pub(crate) trait Backend: Send + Sync {
         parts: (&[String], u64),
     ) -> Result<String, Fault>;
 
-    /// Gives an upload up.
+    /// Aborts an upload.
     async fn abort_upload(&self, at: At<'_>, upload: &str) -> Result<(), Fault>;
 
-    /// Uploads of this key that have not ended.
+    /// Open uploads of this key.
     async fn uploads(&self, at: At<'_>) -> Result<Vec<String>, Fault>;
 
-    /// The policy of a bucket, as the backend has it. `Absent` without one.
+    /// The policy of a bucket, in the form that the backend returns. `Absent` without one.
     async fn policy(&self, bucket: &str) -> Result<String, Fault>;
 
-    /// Whether its policy makes a bucket public.
+    /// Whether the policy of a bucket makes it public.
     async fn is_public(&self, bucket: &str) -> Result<bool, Fault>;
 
-    /// Gives a bucket another policy, or none.
+    /// Sets the policy of a bucket, or removes it.
     async fn set_policy(&self, bucket: &str, policy: Option<&str>) -> Result<(), Fault>;
 }

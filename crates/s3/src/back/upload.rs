@@ -1,4 +1,4 @@
-//! Objects that go to a backend in parts.
+//! Objects sent to a backend in parts.
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use millpond_types::meta::object::PARTS_MAX;
@@ -8,24 +8,26 @@ use super::source;
 use super::store::{At, Fault, Told};
 use crate::record::Parts;
 
-/// The longest object that goes in one request, as AWS has it.
+/// The longest object sent in one request, as in AWS.
 const WHOLE_MAX: u64 = 5 << 30;
-/// Parts of a larger one whose own parts are not known: [`PARTS_MAX`] of them are 640 GiB; of larger ones they grow.
+/// Part size of a larger object without known parts: [`PARTS_MAX`] of them are 640 GiB; larger
+/// objects have larger parts.
 const PART: u64 = 64 << 20;
-/// Parts of one object that are sent side by side, as the window allows.
+/// Parts of one object sent in parallel, as far as the window allows.
 const SIDE_BY_SIDE: usize = 4;
 
-/// How an object goes.
+/// How an object is sent.
 #[derive(Debug, PartialEq)]
 pub(super) enum Plan {
     /// In one request.
     Whole,
-    /// In these ranges: offsets and lengths.
+    /// In these parts: offsets and lengths.
     Parts(Vec<(u64, u64)>),
 }
 
 impl Plan {
-    /// With the parts that it came with, so that its `ETag` stays; in one request if they are not known.
+    /// The parts with which the client sent it, so that its `ETag` stays the same; one request if
+    /// they are unknown.
     pub(super) fn of(len: u64, parts: Option<&Parts>) -> Self {
         if let Some(parts) = parts.filter(|it| it.are_known()) {
             let ranges: Vec<_> = (1..=parts.count).map_while(|n| parts.place(n)).collect();
@@ -42,7 +44,7 @@ impl Plan {
     }
 }
 
-/// Gives up all uploads of the key.
+/// Aborts all uploads of the key.
 pub(super) async fn abort_all(job: &Job, at: At<'_>) -> Result<(), Fault> {
     let permit = job.connected.pace.permit(job.lane).await;
     let found = job.backend().uploads(at).await;
@@ -56,7 +58,8 @@ pub(super) async fn abort_all(job: &Job, at: At<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Sends a file in parts. Only the last request can have an outcome that is not known: without it there is no object.
+/// Sends a file in parts. Only the last request can have an unknown outcome: without it there is no
+/// object.
 pub(super) async fn send(
     job: &Job,
     at: At<'_>,
@@ -73,7 +76,7 @@ pub(super) async fn send(
     let parts = match parts {
         Ok(parts) => parts,
         Err(not) => {
-            // If that fails too, the next attempt gives it up.
+            // If the abort fails too, the next attempt repeats it.
             let _ = job.backend().abort_upload(at, &upload).await;
             return Err(not);
         }
@@ -106,7 +109,7 @@ async fn parts(
     let sent = (1..).zip(ranges.iter().copied());
     let sent = sent.map(|(number, range)| part(job, at, (upload, number), (opened, range)));
     let etags = stream::iter(sent).buffered(SIDE_BY_SIDE).try_collect().await?;
-    // Before the object is there.
+    // Checked before the object exists.
     job.unchanged(opened).await?;
     Ok(etags)
 }

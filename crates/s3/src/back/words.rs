@@ -1,5 +1,5 @@
-//! User metadata as backends take it: headers are printable ASCII, so that what is more goes as encoded words (RFC 2047), as AWS and
-//! its clients have it.
+//! User metadata in the form for backends: headers are printable ASCII, so other values are sent as
+//! encoded words (RFC 2047), like AWS and its clients do.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,25 +7,25 @@ use std::collections::BTreeMap;
 use super::store::{ACCESS, CONTENT, OWN, PUT_ID};
 use crate::hash::{base64, unbase64, unhex};
 
-/// What a word of ours begins and ends with.
+/// Begin and end of an encoded word that we write.
 const BEGIN: &str = "=?UTF-8?B?";
 const END: &str = "?=";
-/// Bytes that a word may stand for: 60 characters of base64, as a word has at most 75.
+/// Bytes encoded in one word: 60 characters of base64, since a word has at most 75.
 const WORD_MAX: usize = 45;
 
-/// Whether a header can have a text as it is.
+/// Whether a header can carry a text unchanged.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
-/// A value as it goes to a backend.
+/// A value in the form for a backend.
 fn encoded(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
     }
     let (mut words, mut rest) = (Vec::new(), text);
     while !rest.is_empty() {
-        // No word ends within a character.
+        // A word does not end inside a character.
         let (word, later) = rest.split_at(rest.floor_char_boundary(WORD_MAX));
         words.push(format!("{BEGIN}{}{END}", base64(word.as_bytes())));
         rest = later;
@@ -52,7 +52,7 @@ fn of_quoted(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The bytes of an encoded word; none if it is none, or of characters that are not known here.
+/// The bytes of an encoded word; `None` for other text and for unknown character sets.
 fn of_word(word: &str) -> Option<Vec<u8>> {
     let mut parts = word.strip_prefix("=?")?.strip_suffix(END)?.splitn(3, '?');
     let (charset, encoding, text) = (parts.next()?, parts.next()?, parts.next()?);
@@ -66,18 +66,19 @@ fn of_word(word: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// A value as a client gave it. What is not of encoded words alone is as it came.
+/// A value in the form of the client. Text that is not entirely encoded words stays unchanged.
 fn decoded(text: &str) -> Cow<'_, str> {
     let words: Option<Vec<_>> = text.split_ascii_whitespace().map(of_word).collect();
     let bytes = words.filter(|it| !it.is_empty()).map(|it| it.concat());
     bytes.and_then(|it| String::from_utf8(it).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// What is between the parts of a name that a gateway gives what is its own, if that is a client's: of a gateway whose backend this
-/// one is.
+/// Marks a client's name that equals a name added by gateways. Then the client is itself a gateway,
+/// with this one as its backend.
 const OF: &str = "of-";
 
-/// What follows the first part of a name that is like those of what gateways add.
+/// The rest of a name after the prefix of gateways, if the name is one of those that gateways add,
+/// with any number of marks.
 fn added(name: &str) -> Option<&str> {
     let rest = name.strip_prefix(OWN)?;
     [PUT_ID, ACCESS, CONTENT]
@@ -85,18 +86,18 @@ fn added(name: &str) -> Option<&str> {
         .then_some(rest)
 }
 
-/// A name as it goes to a backend: another one than those that are added there.
+/// A name in the form for a backend: distinct from those that this gateway adds.
 fn name_there(name: &str) -> Cow<'_, str> {
     added(name).map_or(Cow::Borrowed(name), |rest| Cow::Owned(format!("{OWN}{OF}{rest}")))
 }
 
-/// A name as it was before.
+/// A name in the form of the client.
 fn name_here(name: &str) -> Cow<'_, str> {
     let rest = added(name).and_then(|rest| rest.strip_prefix(OF));
     rest.map_or(Cow::Borrowed(name), |rest| Cow::Owned(format!("{OWN}{rest}")))
 }
 
-/// User metadata as they go to a backend.
+/// User metadata in the form for a backend.
 pub(crate) fn sent(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let there = |(name, value): (&String, &String)| {
         (name_there(name).into_owned(), encoded(value).into_owned())
@@ -104,7 +105,7 @@ pub(crate) fn sent(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> 
     meta.iter().map(there).collect()
 }
 
-/// User metadata of a backend as they are kept here, without what is added there.
+/// User metadata of a backend in the form stored here, without those that gateways added.
 pub(crate) fn kept(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let is_clients = |name: &str| ![PUT_ID, ACCESS, CONTENT].contains(&name);
     let clients = meta.iter().filter(|(name, _)| is_clients(name));
@@ -113,7 +114,7 @@ pub(crate) fn kept(meta: &BTreeMap<String, String>) -> BTreeMap<String, String> 
         .collect()
 }
 
-/// Bytes that user metadata have at a backend, names and values.
+/// Bytes of user metadata at a backend, names and values.
 pub(crate) fn len(meta: &BTreeMap<String, String>) -> usize {
     meta.iter().map(|(name, value)| name_there(name).len() + encoded(value).len()).sum()
 }
@@ -135,7 +136,7 @@ mod tests {
             assert_eq!(decoded(&there), text);
         }
         assert_eq!(encoded("naïve"), "=?UTF-8?B?bmHDr3Zl?=");
-        // Gateways behind gateways keep each other's.
+        // Chained gateways keep each other's metadata.
         let names =
             ["millpond-put", "millpond-of-put", "millpond-of-of-access", "millpond-ofput", "x"];
         let meta: BTreeMap<_, _> = names.map(|it| (it.to_owned(), it.to_owned())).into();
@@ -155,7 +156,7 @@ mod tests {
     fn words_of_others_are_read_and_what_is_none_stays() {
         for (text, is) in [
             ("=?UTF-8?Q?na=C3=AFve_=3F?=", "naïve ?"),
-            // AWS cuts where it likes.
+            // AWS splits at any byte.
             ("=?utf-8?q?a=C3?= =?utf-8?q?=BC?=", "aü"),
             ("=?US-ASCII?B?YQ==?=", "a"),
         ] {
