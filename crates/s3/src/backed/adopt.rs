@@ -1,4 +1,5 @@
-//! What mounts wrote in a backed bucket: a walk over its files and the states of its keys, side by side.
+//! Adopts writes of mounts in a backed bucket: walks its files and the states of its keys in
+//! parallel.
 
 use std::collections::VecDeque;
 
@@ -6,13 +7,13 @@ use millpond_client::{Backing, ClientError, Mode, Volume};
 
 use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
 
-/// Keys that are asked for at once.
+/// Keys requested at once.
 const PAGE: u32 = 1_000;
 
-/// Keys in their order, page by page.
+/// Keys in order, page by page.
 struct Keys<T, F> {
     page: VecDeque<(Vec<u8>, T)>,
-    /// Cached this one more may come.
+    /// Position after which more keys may follow; `None` at the end.
     after: Option<Vec<u8>>,
     ask: F,
 }
@@ -37,7 +38,8 @@ impl<T, F: FnMut(&[u8]) -> Result<Page<T>, ClientError>> Keys<T, F> {
     }
 }
 
-/// Has metas adopt what mounts wrote, changed and removed below a prefix; how many keys.
+/// Has the metas adopt changes of mounts below a prefix: writes and removals. Returns the number of
+/// adopted keys.
 ///
 /// # Errors
 /// Those of the volume.
@@ -85,7 +87,7 @@ pub(crate) fn walk(
     }
 }
 
-/// Whether a mount has changed something.
+/// Whether a mount has changed the key.
 fn is_strange(file: Option<&Object>, state: Option<&KeyState>, is_transient: bool) -> bool {
     let wanted = state.map(|it| it.wanted);
     match (file, wanted) {

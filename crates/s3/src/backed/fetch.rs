@@ -1,4 +1,5 @@
-//! Reads that go to the backend, and fills: whole objects that are kept here on their way.
+//! Reads that go to the backend, and fills: whole objects that are stored in the pool while being
+//! read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,43 +34,43 @@ use crate::receive::Content;
 use crate::record::{Record, View, encode};
 use crate::store::{Expect, Put, PutObject, STORED_MAX};
 
-/// Bytes that are written here at once.
+/// Bytes per write to the pool.
 const PIECE: usize = 2 << 20;
-/// How often a range is asked for of an object that is replaced meanwhile.
+/// How often a range is requested from an object that is being replaced.
 const TRIES: usize = 4;
-/// Longest `ETag` that a state keeps.
+/// The longest `ETag` that a state can hold.
 const ETAG_MAX: usize = 200;
-/// A fill that takes longer than this is not kept, in milliseconds: what has happened to its key since may be forgotten. Half of how
-/// long that is known is left for what comes behind this is looked at.
+/// A fill that takes longer than this is dropped, in milliseconds: the metas may have forgotten
+/// later changes of its key. The other half is reserved for checks after the fill.
 const FILL_MS_MAX: u64 = FORGET_MS / 2;
-/// Why an object is not kept that may be damaged.
+/// The error for an object with an unexpected MD5, which is not stored.
 const DOUBTFUL: &str =
     "What the backend sent has another MD5 than its ETag says. Please try again.";
-/// Above this the pool has no room for what can be read elsewhere, in thousandths.
+/// Above this fill level of the pool, in thousandths, reads do not store objects.
 const FULL: u64 = 950;
 
-/// What a client asks for.
+/// A read request of a client.
 pub(crate) struct Asked<'a> {
     pub(crate) who: &'a Asker,
     pub(crate) conditions: &'a Conditions,
     pub(crate) range: Option<&'a Range>,
-    /// `If-Range`: what the range is of.
+    /// `If-Range`: the version of the object that the range refers to.
     pub(crate) if_range: Option<&'a str>,
     pub(crate) part: Option<i32>,
 }
 
 impl<'a> Asked<'a> {
-    /// The range that is wanted of this object; none of what is not the one that the client has a part of.
+    /// The requested range of this object; none if `If-Range` names another version.
     pub(crate) fn range_of(&self, view: &View) -> Option<&'a Range> {
         self.range.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
     }
 
-    /// The same of a part.
+    /// The requested part of this object; none if `If-Range` names another version.
     pub(crate) fn part_of(&self, view: &View) -> Option<i32> {
         self.part.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
     }
 
-    /// Whether they may have this object, and want it.
+    /// Checks that the requester may read this object, and that the conditions hold.
     ///
     /// # Errors
     /// `AccessDenied`; as [`Conditions::check_read`].
@@ -79,7 +80,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What was seen of a key before the backend was asked for it, and when.
+/// The state of a key before the backend was asked, and the time of the request.
 #[derive(Clone, Copy)]
 struct Before {
     seen: Option<u64>,
@@ -91,7 +92,7 @@ impl Before {
         Self { seen, at: RealClock::tick() }
     }
 
-    /// Whether metas still know by then what has happened to the key since.
+    /// Checks that the metas still know all changes of the key since then.
     ///
     /// # Errors
     /// `SlowDown` if not.
@@ -104,7 +105,7 @@ impl Before {
     }
 }
 
-/// Bytes of a known number on their way to a client.
+/// A body of known length for a client.
 struct Passing<S> {
     pieces: S,
     left: u64,
@@ -119,7 +120,7 @@ impl<S: Stream<Item = Result<Bytes, StdError>> + Unpin> Stream for Passing<S> {
             Poll::Ready(Some(Ok(bytes))) => {
                 self.left = self.left.saturating_sub(bytes.len() as u64);
             }
-            // The length was told: a client must not take less for all.
+            // The length was announced: a client must not take a shorter body for the whole.
             Poll::Ready(None) if self.left > 0 => {
                 self.left = 0;
                 return Poll::Ready(Some(Err("the backend sent less than it said".into())));
@@ -143,7 +144,7 @@ fn passing(pieces: Pieces, left: u64) -> StreamingBlob {
     StreamingBlob::new(Passing { pieces, left })
 }
 
-/// The pieces of a filler that sends them too.
+/// Pieces that a fill forwards to a client.
 struct Told(mpsc::Receiver<Result<Bytes, StdError>>);
 
 impl Stream for Told {
@@ -154,7 +155,7 @@ impl Stream for Told {
     }
 }
 
-/// Reads an object that only the backend has, and keeps it here if it is whole and fits.
+/// Reads an object that only the backend has, and stores it in the pool if it is whole and fits.
 ///
 /// # Errors
 /// Of the conditions and the range; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
@@ -185,7 +186,7 @@ pub(crate) async fn get(
     Ok((view, all, body))
 }
 
-/// A range passes through.
+/// Reads a range or a part, without storing it.
 async fn ranged(
     door: &Arc<Door>,
     at: (&Backed, &str),
@@ -201,8 +202,8 @@ async fn ranged(
     Ok((view, part, body))
 }
 
-/// The bytes of an object that only the backend has from an offset on, so many: `place` says which, or why none. They pass through
-/// and are of the object that was asked about.
+/// Reads a range of an object that only the backend has. `place` returns offset and length, or an
+/// error. The bytes are not stored, and belong to the version passed to `place`.
 ///
 /// # Errors
 /// Of `place`; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
@@ -222,7 +223,7 @@ pub(crate) async fn cut(
         }
         match far.get(backed.at(&there), Some((offset, len)), Match::Only(&remote.etag)).await {
             Ok((_, pieces)) => return Ok((view, len, passing(pieces, len))),
-            // Replaced meanwhile.
+            // It was replaced in the meantime.
             Err(it) if it.kind == Kind::Unmet => {}
             Err(it) => return Err(fault(name, &it)),
         }
@@ -237,15 +238,16 @@ async fn begin(door: &Arc<Door>, (backed, key): (&Backed, &str)) -> S3Result<(Re
     got.map_err(|it| fault(name, &it))
 }
 
-/// Whether an object that is read is kept.
+/// Whether an object that is being read is stored in the pool.
 fn is_kept(door: &Door, backed: &Backed, remote: &Remote) -> bool {
     let bound = backed.backing.cache_bytes;
     let is_full = door.cached.full.load(std::sync::atomic::Ordering::Relaxed) >= FULL;
     (bound == 0 || remote.len <= bound) && remote.etag.len() <= ETAG_MAX && !is_full
 }
 
-/// Brings an object here that only the backend has, whatever the bound of the cache. Who comes while this is done waits for it, and
-/// looks again then; it goes on when nobody waits any more, as who gave up asks again.
+/// Fills the pool with an object that only the backend has, whatever the bound of the cache. A
+/// concurrent caller waits for the end of this fill and then looks again. The fill continues even
+/// if no caller waits any more, because a caller that gave up retries.
 ///
 /// # Errors
 /// `NoSuchKey`; `SlowDown` when it took too long; of the backend, and of the volume.
@@ -253,9 +255,9 @@ pub(crate) async fn fill(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Resu
     let Some(turn) = door.cached.bringing.take(&backed.bucket, key).await else { return Ok(()) };
     let (door, backed, key) = (Arc::clone(door), backed.clone(), key.to_owned());
     let filling = tokio::spawn(async move {
-        // Who reads it meanwhile need not keep it too.
+        // A concurrent read need not store the object too.
         let _held = (turn, Cached::fill(&door, &backed.bucket, &key));
-        // The turn of somebody else may have ended just before.
+        // The turn of another caller may have ended just before.
         match look(&door, &backed, &key, false).await? {
             Seen::There(seen) => fill_alone(&door, (&backed, &key), seen).await,
             Seen::Here(..) | Seen::Nowhere => Ok(()),
@@ -287,7 +289,7 @@ async fn fill_alone(
     publish(door, (backed, key, before), &remote, taken?).await
 }
 
-/// Fills on its own, and tells the pieces; goes on when nobody takes them any more.
+/// Starts a fill that forwards its pieces; it continues when they are no longer taken.
 fn fill_and_tell(
     door: &Arc<Door>,
     (backed, key, before): (&Backed, &str, Before),
@@ -301,21 +303,21 @@ fn fill_and_tell(
         let what = (&remote, backed.replicas_of(&key), backed.backing.backend.as_str());
         let done = match take(&door, what, pieces, Some(sender)).await {
             Ok(content) => publish(&door, (&backed, &key, before), &remote, content).await,
-            // Perhaps it makes other `ETag`s.
+            // Perhaps the `ETag`s of this backend are not MD5s.
             Err(error) if error.message() == Some(DOUBTFUL) => {
                 fill_alone(&door, (&backed, &key), before.seen).await
             }
             Err(error) => Err(error),
         };
         if let Err(error) = done.map_err(|error| told_of(&door, error)) {
-            // The client has what it could get.
+            // The client got everything it could get.
             tracing::debug!("s3: {}/{key} is not kept: {error}", backed.bucket);
         }
     });
     Told(told)
 }
 
-/// Where a body goes that comes from a backend.
+/// The destination of a body from a backend.
 struct Sink {
     file: Option<File>,
     bytes: Vec<u8>,
@@ -324,7 +326,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Writes what is gathered.
+    /// Writes the buffered bytes.
     async fn flush(&mut self) -> S3Result<()> {
         let Some(file) = self.file.clone() else { return Ok(()) };
         if self.bytes.is_empty() {
@@ -344,7 +346,7 @@ impl Sink {
         Ok(())
     }
 
-    /// What came, and its hashes.
+    /// The content, and its hashes.
     async fn end(mut self) -> S3Result<(Content, Digest)> {
         self.flush().await?;
         if self.file.is_none() {
@@ -357,7 +359,8 @@ impl Sink {
 
 type Client = Option<mpsc::Sender<Result<Bytes, StdError>>>;
 
-/// Takes all of a body into a file of so many replicas if it is large, and tells a client of every piece. What fails is told too.
+/// Stores a body, in a file with this number of replicas if it is large, and forwards every piece
+/// and the first error to a client.
 async fn take(
     door: &Arc<Door>,
     what: (&Remote, u8, &str),
@@ -398,7 +401,7 @@ async fn gather(
         }
         sink.bytes.extend_from_slice(&piece);
         if come == remote.len {
-            // Nobody has all of it before it was compared.
+            // The last piece is held back until the content was verified.
             last = Some(piece).filter(|it| !it.is_empty()).or(last);
         } else {
             tell(client, piece).await;
@@ -407,7 +410,7 @@ async fn gather(
             && last.is_none()
             && let Err(error) = sink.flush().await
         {
-            // There is no room: who reads has it all the same.
+            // The pool has no room: the client still gets the object.
             return pass(pieces, (client, remote.len.saturating_sub(come)), error).await;
         }
     }
@@ -418,7 +421,7 @@ async fn gather(
     let (content, digest) = match sink.end().await {
         Ok(ended) => ended,
         Err(error) => {
-            // There is no room: who reads has it all the same.
+            // The pool has no room: the client still gets the object.
             finish(client, last).await;
             return Err(error);
         }
@@ -428,7 +431,7 @@ async fn gather(
             return Err(refuse(S3ErrorCode::ServiceUnavailable, why));
         }
         Verdict::Doubtful => {
-            // Who reads it has what the backend sent; it is not kept.
+            // The client gets the bytes that the backend sent; they are not stored.
             finish(client, last).await;
             return Err(refuse(S3ErrorCode::ServiceUnavailable, DOUBTFUL));
         }
@@ -445,7 +448,7 @@ async fn tell(client: &mut Client, piece: Bytes) {
     }
 }
 
-/// Tells the last of a body, and nothing more.
+/// Sends the last piece of a body and disconnects the client.
 async fn finish(client: &mut Client, last: Option<Bytes>) {
     if let Some(last) = last {
         tell(client, last).await;
@@ -453,16 +456,16 @@ async fn finish(client: &mut Client, last: Option<Bytes>) {
     *client = None;
 }
 
-/// What is known of all bytes of an object that comes.
+/// How to verify the bytes of a whole object.
 enum Whole {
-    /// Its checksum, by our own word.
+    /// By the checksum that a gateway stored with it.
     Sum(Sum),
-    /// Perhaps its MD5: an `ETag` that looks like one.
+    /// By its MD5, perhaps: the `ETag` looks like one.
     ETag,
     Nothing,
 }
 
-/// Whether what came is what the backend has.
+/// The result of a verification.
 enum Verdict {
     Right,
     Damaged(String),
@@ -498,7 +501,7 @@ impl Whole {
                 sum.algorithm.name()
             )),
             Self::ETag if hex(&digest.md5) != remote.etag => {
-                // If the same comes twice it is no MD5.
+                // If the same pair occurs twice, the `ETag` is not an MD5.
                 let is_other = door.cached.makes_others(backend, (&remote.etag, digest.md5));
                 if is_other { Verdict::Right } else { Verdict::Doubtful }
             }
@@ -507,7 +510,7 @@ impl Whole {
     }
 }
 
-/// Tells a client what is left of a body that is not kept; why that is.
+/// Forwards the rest of a body that is not stored; returns `why` as the error.
 async fn pass(
     mut pieces: Pieces,
     (client, mut left): (&mut Client, u64),
@@ -524,7 +527,7 @@ async fn pass(
     Err(why)
 }
 
-/// Gives the key its file, if it has none and nobody changed it since.
+/// Gives the key its file, if it has none and has not changed since.
 async fn publish(
     door: &Arc<Door>,
     (backed, key, before): (&Backed, &str, Before),
@@ -569,13 +572,13 @@ pub(crate) async fn tags(
 ) -> S3Result<Vec<(String, String)>> {
     let (name, there) = (&backed.backing.backend, backed.key(key));
     match door.reach(name).await?.tags(backed.at(&there)).await {
-        // Object stores that have no tags refuse to tell them, and so do those that do not let us.
+        // Backends without tags refuse the request, and so do those that deny us the permission.
         Err(error) if matches!(error.kind, Kind::Refused | Kind::Absent) => Ok(Vec::new()),
         told => told.map_err(|error| fault(name, &error)),
     }
 }
 
-/// What is kept with an object that the backend told of.
+/// The record to store with an object of the backend.
 pub(crate) fn record(remote: &Remote) -> Record {
     let mut record = Record::current();
     record.etag = Some(remote.etag.clone());
@@ -587,7 +590,7 @@ pub(crate) fn record(remote: &Remote) -> Record {
     if let Some(text) = remote.told.meta.get(CONTENT) {
         record.set_content(text, remote.len);
     }
-    // By this it is known for a fill, also where the backend does not say when.
+    // This marks a fill, even if the backend reports no time.
     record.modified = (remote.modified_ms / 1_000).max(1);
     record
 }

@@ -1,4 +1,4 @@
-//! Lists of backed buckets: what lies here and what lies in the backend, without what was removed here.
+//! Listings of backed buckets: keys in the pool and keys in the backend, without keys removed here.
 
 use std::sync::Arc;
 
@@ -17,20 +17,22 @@ use crate::ops::list::{Asked, Told};
 use crate::record::View;
 use crate::store::{KeyState, ListObjects, Listed, Object, Wanted};
 
-/// Pages that one page of a client may take.
+/// Pages that one page of a client may take, from both sides together.
 const ROUNDS_MAX: usize = 64;
 /// Keys of a page at most.
 const KEYS_MAX: usize = PAGE as usize;
-/// States that are asked for at once.
+/// States requested at once.
 const STATES: u32 = 256;
-/// Keys of a prefix of the backend that are looked at for one that was not removed here; of more it counts.
+/// Keys of a backend prefix that are checked for one that was not removed here; a prefix with more
+/// keys is listed.
 const LOOKS_MAX: usize = 20_000;
-/// Keys of here that are looked at for one that others have not removed there.
+/// Keys of the pool below a prefix that are checked for one that others have not removed at the
+/// backend.
 const HERE_MAX: usize = 2_000;
-/// Keys that are looked at side by side.
+/// Keys checked in parallel.
 const LOOKS: usize = 16;
 
-/// What the list of a backed bucket is made of.
+/// The two sides of a listing of a backed bucket.
 struct Sides<'a> {
     door: &'a Arc<Door>,
     backed: &'a Backed,
@@ -39,24 +41,24 @@ struct Sides<'a> {
     states: States,
 }
 
-/// States of keys as far as they were read.
+/// The states of keys, as far as they were read.
 #[derive(Default)]
 struct States {
     page: StatePage,
-    /// Cached this key, if anything was read.
+    /// The states begin after this key, if any were read.
     from: Option<Vec<u8>>,
 }
 
-/// What only the backend has, seen from here.
+/// The treatment of a key that only the backend has.
 enum Fate {
     Shown,
     Hidden,
-    /// It was put here meanwhile.
+    /// It was put here in the meantime.
     Here(Box<Object>),
 }
 
-/// A place right before a key, as far as a meta takes keys apart: its last byte is one less, and what follows is as large as
-/// can be.
+/// A position right before a key, with the precision of the metas: its last byte is one less, and
+/// the rest is as large as possible.
 fn before(key: &[u8]) -> Vec<u8> {
     let Some((last, rest)) = key.split_last() else { return Vec::new() };
     let mut place = rest.to_vec();
@@ -68,7 +70,7 @@ fn before(key: &[u8]) -> Vec<u8> {
 }
 
 impl States {
-    /// Whether a key lies within what was read.
+    /// Whether a key lies within the range of the states.
     fn covers(&self, key: &[u8]) -> bool {
         let Some(from) = &self.from else { return false };
         let end = self.page.states.last().map(|it| it.0.as_slice());
@@ -136,7 +138,7 @@ async fn merged(
         };
         let Some((told, doubt)) = told else { continue };
         if items.len() == asked.max {
-            // There is more: the last one that is told is where the next page begins.
+            // There is more: the next page begins after the last returned item.
             break Some(before);
         }
         doubts.extend(doubt.map(|found| (items.len(), found)));
@@ -166,7 +168,8 @@ impl Sides<'_> {
         Ok(Page { lines: lines.collect(), upto: page.next })
     }
 
-    /// Whether a line from here is not what the backend tells, where others write too: it may be cached, and out of date.
+    /// Whether a line of the pool differs from the backend, where others write too: it may be
+    /// cached and outdated.
     fn is_doubtful(&self, line: &Line<Object>, too: Option<&Line<Found>>) -> bool {
         let Some(object) = &line.of else {
             return too.is_none() && self.backed.is_any_shared(&line.name);
@@ -181,7 +184,8 @@ impl Sides<'_> {
         found.len != view.attr.size || found.etag != view.etag || !is_as_old
     }
 
-    /// Compares doubtful lines with the backend as reads do, so that lists and reads agree; some are not told then.
+    /// Compares doubtful lines with the backend as reads do, so that listings and reads agree;
+    /// drops lines that no longer exist.
     async fn without_doubt(
         &self,
         items: Vec<Told>,
@@ -204,12 +208,12 @@ impl Sides<'_> {
         Ok(items.into_iter().flatten().collect())
     }
 
-    /// What a doubtful line is; `found` is what the backend tells of it.
+    /// Resolves a doubtful line; `found` is the entry of the backend.
     async fn sure(&self, told: Told, found: Option<Found>) -> S3Result<Option<Told>> {
         if told.is_prefix() {
             return Ok(self.is_any_here(&told.name).await?.then_some(told));
         }
-        // What is no text cannot be at a backend.
+        // A key that is not UTF-8 cannot be at a backend.
         let Ok(key) = str::from_utf8(&told.name) else { return Ok(Some(told)) };
         if let Some(found) = &found
             && self.is_told(key, found).await?
@@ -221,13 +225,14 @@ impl Sides<'_> {
                 Ok(Some(Told::here(Line { name: told.name, of: Some(there.object) })))
             }
             (Seen::There(_), Some(found)) => Ok(Some(Told::there(told.name, &found))),
-            // It may have gone there behind the backend's page.
+            // It may have been persisted after the page of the backend was read.
             (Seen::There(_), None) => Ok(self.is_there(key).await?.then_some(told)),
             (Seen::Nowhere, _) => Ok(None),
         }
     }
 
-    /// Whether the backend tells what it is known to have of a key: its `ETag` need not be the one from here.
+    /// Whether the backend lists the version that it is known to have: its `ETag` may differ from
+    /// the one here.
     async fn is_told(&self, key: &str, found: &Found) -> S3Result<bool> {
         let at = (self.asked.bucket.as_str(), key);
         let there = self.door.look_up(at, false).await?;
@@ -244,7 +249,8 @@ impl Sides<'_> {
         }
     }
 
-    /// Whether a key of here is no cached one that others have removed at the backend.
+    /// Whether a key of the pool exists: it is not a cached key that others have removed at the
+    /// backend.
     async fn is_right(&self, key: Vec<u8>) -> S3Result<bool> {
         let is_cached = self.backed.is_shared(&key) && !self.is_transient(&key);
         let Some(text) = str::from_utf8(&key).ok().filter(|_| is_cached) else { return Ok(true) };
@@ -255,8 +261,8 @@ impl Sides<'_> {
         }
     }
 
-    /// Whether a prefix of which the backend has nothing has a key here that is not cached and out of date. Mostly the first one
-    /// says so; of very many it counts.
+    /// Whether a prefix unknown to the backend has an existing key here. Mostly the first key
+    /// decides; after [`HERE_MAX`] keys the prefix is listed.
     async fn is_any_here(&self, prefix: &[u8]) -> S3Result<bool> {
         let (mut after, mut looked) = (Vec::new(), 0);
         while looked < HERE_MAX {
@@ -286,7 +292,7 @@ impl Sides<'_> {
 
     async fn there(&self, after: &[u8], room: usize) -> S3Result<Page<Found>> {
         let delimiter = self.asked.delimiter.as_str();
-        // One more than is needed: some backends tell the prefix again that a page begins behind.
+        // One more than needed: some backends return the prefix again after which a page begins.
         let limit = room.saturating_add(1).min(KEYS_MAX);
         let page = self.listed(&self.asked.prefix, (delimiter, after), limit).await?;
         let keys = page.keys.iter().map(|it| (it.key.as_str(), Some(it.clone())));
@@ -296,12 +302,12 @@ impl Sides<'_> {
             keys.chain(prefixes).map(line).collect::<S3Result<_>>()?;
         lines.sort_by(|one, other| one.name.cmp(&other.name));
         let last = lines.last().map(|it| it.name.clone());
-        // A page without anything that is no end would be asked for again and again.
+        // An empty page counts as the end: it would be requested again and again.
         let upto = last.filter(|_| page.is_cut);
         Ok(Page { lines, upto })
     }
 
-    /// What a key of the backend is called here.
+    /// The name here of a key of the backend.
     fn name_here<'k>(&self, key: &'k str) -> S3Result<&'k [u8]> {
         let name = key.strip_prefix(self.backed.prefix()).ok_or_else(|| {
             let message = "A backend lists a key outside the bucket's prefix";
@@ -317,7 +323,7 @@ impl Sides<'_> {
         limit: usize,
     ) -> S3Result<Listing> {
         let mut after = String::from_utf8_lossy(after).into_owned();
-        // A place may end with the NUL of a meta, which no backend takes.
+        // A position may end with the NUL of a meta, which no backend accepts.
         let len = after.trim_end_matches('\0').len();
         after.truncate(len);
         let is_prefix = !delimiter.is_empty()
@@ -340,7 +346,7 @@ impl Sides<'_> {
         listed.map_err(|it| fault(&self.backed.backing.backend, &it))
     }
 
-    /// What a line that only the backend has is for clients.
+    /// The item for a line that only the backend has, if clients see it.
     async fn only_there(&mut self, line: Line<Found>) -> S3Result<Option<Told>> {
         let Some(found) = line.of else {
             let is_shown = self.is_any_shown(&line.name).await?;
@@ -371,7 +377,7 @@ impl Sides<'_> {
             self.states = States { page, from: Some(from) };
         }
         let state = self.states.of(key);
-        // Others may have put it again once it had gone.
+        // Others may have put it again after its removal.
         let is_over = self.backed.is_shared(key)
             && state.is_some_and(|it| it.is_tombstone() && it.is_clean());
         match state.map(|it| it.wanted) {
@@ -389,7 +395,7 @@ impl Sides<'_> {
         }
     }
 
-    /// Whether a prefix of the backend has a key that is not hidden. Mostly the first one says so.
+    /// Whether a prefix of the backend has a key that is not hidden. Mostly the first key decides.
     async fn is_any_shown(&mut self, prefix: &[u8]) -> S3Result<bool> {
         let text = String::from_utf8_lossy(prefix).into_owned();
         let (mut after, mut looked, mut limit) = (Vec::new(), 0, 2);

@@ -1,4 +1,4 @@
-//! Where a key of a backed bucket is.
+//! Locates a key of a backed bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,32 +17,32 @@ use crate::ops::headers::{TYPE_DEFAULT, expires};
 use crate::record::{Record, View};
 use crate::store::{Found, Object, Store, Wanted};
 
-/// The header that says where an object is.
+/// The header with the state of an object.
 const STATE: &str = "x-millpond-state";
-/// How often a key is looked at anew, or brought here again, that changes meanwhile.
+/// Retries for a key that changes during a look or a fill.
 pub(crate) const TRIES: usize = 8;
 
-/// Where a key is.
+/// The location of a key.
 #[allow(clippy::large_enum_variant, reason = "it is taken apart where it arrives")]
 pub(crate) enum Seen {
     /// In the pool.
     Here(There, &'static str),
-    /// In the backend, if anywhere; with the state that was seen.
+    /// In the backend, if anywhere; with the sequence number of the observed state.
     There(Option<u64>),
     /// Nowhere.
     Nowhere,
 }
 
-/// Whether the file is the one that a state is of.
+/// Whether the file is the one in a state.
 fn is_of(state: &KeyState, attr: &Attr) -> bool {
     let Wanted::File { ino, size, ctime } = state.wanted else { return false };
     (ino, size, ctime) == (attr.ino, attr.size, attr.ctime)
 }
 
-/// What the state of an object that lies here is called.
+/// The name of the state of an object in the pool.
 pub(crate) fn word(mode: Mode, state: Option<&KeyState>, attr: &Attr) -> &'static str {
     match state {
-        // What the backend had of the key before the rule goes there.
+        // A tombstone removes the version that the backend had before the rule.
         _ if mode == Mode::Transient && state.is_none_or(KeyState::is_tombstone) => "transient",
         Some(state) if state.under.is_some() => "uploading",
         Some(state) if state.is_clean() && is_of(state, attr) => "clean",
@@ -50,13 +50,13 @@ pub(crate) fn word(mode: Mode, state: Option<&KeyState>, attr: &Attr) -> &'stati
     }
 }
 
-/// Says in an answer where its object is.
+/// Adds the state of the object to an answer.
 pub(crate) fn tell<T>(response: &mut S3Response<T>, word: &'static str) {
     response.headers.insert(STATE, hyper::header::HeaderValue::from_static(word));
 }
 
-/// Looks where a key is. What is cached of a shared prefix is compared with the backend when its time is over. Who wants the
-/// bytes is counted.
+/// Locates a key. A cached key of a shared prefix is compared with the backend after its time to
+/// live. Reads of bytes are counted as hits and misses.
 ///
 /// # Errors
 /// `NoSuchBucket`, and those of the volume.
@@ -90,7 +90,7 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
         let mode = backed.mode_of(key);
         let Some(there) = there else {
             match state {
-                // Others may have put it again once it had gone.
+                // Others may have put it again after its removal.
                 Some(state)
                     if state.is_tombstone() && !(backed.is_shared(key) && state.is_clean()) =>
                 {
@@ -121,7 +121,7 @@ async fn adopt(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
     door.blocking(move |store| store.adopt(&bucket, asked.as_bytes()).in_bucket().map(drop)).await
 }
 
-/// Whether what is cached of a shared prefix is what the backend has; otherwise it is given up.
+/// Whether a cached key of a shared prefix matches the backend; otherwise it is evicted.
 async fn is_right(
     door: &Arc<Door>,
     (backed, key): (&Backed, &str),
@@ -151,13 +151,14 @@ async fn is_right(
                 .await?;
             return Ok(false);
         }
-        // It is not reached: what is cached is the best that is known.
+        // The backend is unreachable: the cached version is the best available.
         Err(fault) => tracing::debug!("s3: {}: {}", backed.backing.backend, fault.text),
     }
     Ok(true)
 }
 
-/// Whether all but the bytes of an object is what the backend has: others may have written the same bytes, and what is with them.
+/// Whether the metadata of an object match the backend: others may have written the same bytes with
+/// other metadata.
 async fn is_the_same(
     far: &dyn Backend,
     at: At<'_>,
@@ -165,7 +166,8 @@ async fn is_the_same(
     here: &View,
 ) -> Result<bool, Fault> {
     let (there, kept) = (fetch::record(remote), &here.record);
-    // What came from there is as old as there. What went there has the name of an attempt, which others do not give.
+    // A fill has the time of the backend. A persisted object has the name of its attempt, which
+    // others do not write.
     let is_as_old = match kept.modified {
         0 => remote.put_id().is_some(),
         modified => modified == there.modified,
@@ -188,14 +190,14 @@ async fn is_the_same(
     };
     match far.tags(at).await {
         Ok(tags) => Ok(sorted(tags) == sorted(kept.tags.clone())),
-        // Nobody knows what it has.
+        // The tags of the backend are unknown.
         Err(fault) if fault.kind == Kind::Refused => Ok(true),
         Err(fault) if fault.kind == Kind::Absent => Ok(kept.tags.is_empty()),
         Err(fault) => Err(fault),
     }
 }
 
-/// An object as clients see it, wherever it is; its bytes stay there.
+/// The view of an object, wherever it is; its bytes stay there.
 ///
 /// # Errors
 /// `NoSuchKey`, `NoSuchBucket`; `ServiceUnavailable` or `SlowDown` when only the backend has it and does not answer.
@@ -214,7 +216,7 @@ pub(crate) async fn view(
     }
 }
 
-/// What the backend says of a key.
+/// The view of a key at the backend.
 ///
 /// # Errors
 /// `NoSuchKey`; `ServiceUnavailable` or `SlowDown`.
@@ -226,19 +228,19 @@ pub(crate) async fn remote(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Re
     }
 }
 
-/// What is known of a key after it was to be brought here.
+/// The knowledge about a key after an attempt to fill it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brought {
-    /// It is here, or nowhere for all that metas know; or nothing was asked.
+    /// It is here, or absent as far as the metas know; or there was no condition to check.
     Known,
-    /// Metas did not know, and the backend does not have it.
+    /// The metas did not know, and the backend does not have it.
     Absent,
 }
 
-/// Brings a key here if only the backend has it, so that a condition of a write can be decided by metas.
+/// Fills a key if only the backend has it, so that the metas can decide a condition of a write.
 ///
 /// # Errors
-/// Those of the condition, when the backend tells that it does not hold; of the backend.
+/// Those of the condition, if it does not hold for the object at the backend; those of the backend.
 pub(crate) async fn bring_for(
     door: &Arc<Door>,
     at: (&str, &str),
@@ -266,7 +268,8 @@ pub(crate) async fn bring_for(
     Err(S3ErrorCode::SlowDown.into())
 }
 
-/// Whether what was here a moment ago is not found only because room was made for others: it can be brought again.
+/// Whether a key was not found only because it was evicted in the meantime: then it can be filled
+/// again.
 ///
 /// # Errors
 /// As [`look`].
@@ -282,8 +285,8 @@ pub(crate) async fn is_given_up(
     Ok(matches!(look(door, &backed, at.1, false).await?, Seen::There(_)))
 }
 
-/// Has metas know that the backend does not have a key that was evicted: others have removed it there. If its state is still the one
-/// that was seen.
+/// Tells the metas that the backend does not have an evicted key, because others have removed it
+/// there. Applies only if its state is still the observed one.
 async fn absent(
     door: &Arc<Door>,
     backed: &Backed,
@@ -295,7 +298,7 @@ async fn absent(
     door.blocking(evict).await.map(drop)
 }
 
-/// Brings a key here if only the backend has it.
+/// Fills a key if only the backend has it.
 ///
 /// # Errors
 /// `NoSuchKey`; of the backend.
@@ -303,7 +306,7 @@ pub(crate) async fn bring(door: &Arc<Door>, at: (&str, &str)) -> S3Result<()> {
     bring_if(door, at, |_| Ok(())).await
 }
 
-/// The same of an object that passes `check` by what the backend says of it.
+/// Like [`bring`], for an object that passes `check` with its metadata at the backend.
 ///
 /// # Errors
 /// Of `check`; `NoSuchKey`; of the backend.

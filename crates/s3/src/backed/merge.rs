@@ -1,40 +1,40 @@
-//! Two listings as one, in the order of keys: what lies here, and what lies in the backend.
+//! Merges the listings of the pool and of the backend, in the order of keys.
 //!
-//! Pure: whoever drives it fetches the pages that it asks for. A page of the backend is never older than the page of metas beside
-//! it: a key that is persisted and given up here between the two is then on one of them. So a new page from here throws
-//! away what is left of the backend's.
+//! Pure: the caller fetches the requested pages. A page of the backend is never older than the page
+//! of the metas beside it, so that a key that is persisted and evicted between the two is on one of
+//! them. So a new page of the pool discards the rest of the page of the backend.
 
 use std::collections::VecDeque;
 
-/// A key, or a prefix that gathers several.
+/// A key, or a common prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line<T> {
     pub(crate) name: Vec<u8>,
-    /// What the key has; none of a prefix.
+    /// The data of a key; none for a prefix.
     pub(crate) of: Option<T>,
 }
 
 /// A page of one side.
 #[derive(Debug)]
 pub(crate) struct Page<T> {
-    /// In the order of names.
+    /// Lines in the order of names.
     pub(crate) lines: Vec<Line<T>>,
-    /// All up to here is told; none when all is told.
+    /// The page is complete up to here; none if it reaches the end.
     pub(crate) upto: Option<Vec<u8>>,
 }
 
-/// What is to be done next.
+/// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<H, T> {
-    /// Lies here, and in the backend too if it tells it.
+    /// The pool has it; with the line of the backend if that has it too.
     Here(Line<H>, Option<Line<T>>),
     /// Only the backend has it.
     There(Line<T>),
-    /// A page from here is needed, behind this place.
+    /// A page of the pool after this position is needed.
     NeedHere(Vec<u8>),
-    /// The same of the backend.
+    /// A page of the backend after this position is needed.
     NeedThere(Vec<u8>),
-    /// There is no more.
+    /// The end of the listing.
     End,
 }
 
@@ -49,7 +49,7 @@ impl<T> Side<T> {
         Self { lines: VecDeque::new(), upto: Some(after.to_vec()) }
     }
 
-    /// Takes a page; what was told before is left out.
+    /// Takes a page, without names already returned.
     fn take(&mut self, page: Page<T>, told: &[u8]) {
         let new = page.lines.into_iter().filter(|it| it.name.as_slice() > told);
         self.lines = new.collect();
@@ -60,7 +60,7 @@ impl<T> Side<T> {
         self.lines.front().map(|it| it.name.as_slice())
     }
 
-    /// Where its knowledge ends, if it has nothing left to tell before.
+    /// The position after which its lines are unknown, if no line is left before it.
     fn gap(&self) -> Option<&Vec<u8>> {
         self.upto.as_ref().filter(|_| self.lines.is_empty())
     }
@@ -75,24 +75,24 @@ pub(crate) struct Merge<H, T> {
 }
 
 impl<H, T> Merge<H, T> {
-    /// Cached this key or prefix; empty for the beginning.
+    /// Starts after this key or prefix; empty for the beginning.
     pub(crate) fn new(after: &[u8]) -> Self {
         Self { here: Side::new(after), there: Side::new(after), told: after.to_vec() }
     }
 
-    /// A page from here has come.
+    /// Takes a page of the pool.
     pub(crate) fn take_here(&mut self, page: Page<H>) {
         let from = self.here.upto.take();
         self.here.take(page, &self.told);
         self.there = Side { lines: VecDeque::new(), upto: from };
     }
 
-    /// A page of the backend has come.
+    /// Takes a page of the backend.
     pub(crate) fn take_there(&mut self, page: Page<T>) {
         self.there.take(page, &self.told);
     }
 
-    /// Everything up to here has been told: where a next merge may begin.
+    /// The position up to which everything has been returned: a next merge can begin there.
     pub(crate) fn reached(&self) -> Vec<u8> {
         let gaps = [self.here.gap(), self.there.gap()];
         let is_between = self.here.front().is_some() || self.there.front().is_some();
@@ -100,7 +100,7 @@ impl<H, T> Merge<H, T> {
         known.map_or(self.told.as_slice(), |it| it.as_slice().max(&self.told)).to_vec()
     }
 
-    /// What comes next.
+    /// The next step.
     pub(crate) fn step(&mut self) -> Step<H, T> {
         match (self.here.front(), self.there.front()) {
             (Some(here), Some(there)) if there < here => self.tell_there(),
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// A page of keys, as metas and backends give it.
+    /// A page of keys in the form of metas and backends.
     fn page(keys: &BTreeSet<Vec<u8>>, after: &[u8], (by, limit): (bool, usize)) -> Page<u8> {
         let mut lines: Vec<Line<u8>> = Vec::new();
         for key in keys.iter().filter(|it| it.as_slice() > after) {
@@ -180,7 +180,7 @@ mod tests {
         rng: &mut Rng,
     ) -> Vec<(Vec<u8>, bool)> {
         let (mut all, mut after) = (Vec::new(), Vec::new());
-        // One page of a client after the other.
+        // One page of a client after another.
         'pages: loop {
             let mut merge = Merge::<u8, u8>::new(&after);
             let room = 1 + rng.index(5);
@@ -240,7 +240,7 @@ mod tests {
         merge.take_there(Page { lines: vec![line(b"a"), line(b"z")], upto: None });
         assert_eq!(merge.step(), Step::There(line(b"a")));
         assert_eq!(merge.step(), Step::Here(line(b"b"), None));
-        // What lies here behind `b` is asked for before `z` is told, and then `z` is asked for anew.
+        // The keys of the pool after `b` are requested before `z` is returned, and then `z` again.
         assert_eq!(merge.step(), Step::NeedHere(b"b".to_vec()));
         merge.take_here(Page { lines: vec![], upto: None });
         assert_eq!(merge.step(), Step::NeedThere(b"b".to_vec()));

@@ -1,8 +1,9 @@
-//! Buckets that have a slower object store behind them (RFC 0020): the gateway's part of their reads, lists and room.
+//! Backed buckets (RFC 0020): the gateway's part of their reads, listings and room in the pool.
 //!
-//! Reading order: here what a request knows of its bucket, `look` (where a key is), `fetch` (reads that go to the backend, and
-//! fills), `settle` (waiting for the backend), `list` and `merge`, `room` (giving up what is cached, and delays), `adopt` (what mounts
-//! wrote), `turns` (once at a time), `policy` (handed on), `quota` and `ring` (for operators).
+//! Reading order: here the backing of a request's bucket, `look` (location of a key), `fetch`
+//! (reads from the backend, and fills), `settle` (waiting for the backend), `list` and `merge`,
+//! `room` (eviction and delays), `adopt` (writes of mounts), `turns` (one fill at a time), `policy`
+//! (forwarded policies), `quota` and `ring` (for operators).
 
 pub(crate) mod adopt;
 pub(crate) mod fetch;
@@ -37,57 +38,57 @@ use turns::Turns;
 
 /// Longest key of a backend in bytes.
 pub(crate) const KEY_MAX: usize = 1_024;
-/// Keys of shared prefixes whose last look is remembered at most.
+/// Keys of shared prefixes with a remembered check, at most.
 const LOOKS_MAX: usize = 65_536;
-/// Contents whose `ETag` is not their MD5 that are remembered at most.
+/// Contents with an `ETag` that is not their MD5, remembered at most.
 const ODD_MAX: usize = 4_096;
 
-/// `ETag`s that look like MD5s and are others.
+/// `ETag`s that look like MD5s but are not.
 #[derive(Default)]
 struct Odd {
-    /// Backends that make such.
+    /// Backends that make such `ETag`s.
     backends: HashSet<String>,
-    /// Contents that came with one: it, and their MD5.
+    /// Pairs of such an `ETag` and the MD5 of its content.
     seen: HashSet<(String, [u8; 16])>,
 }
 
-/// What a gateway remembers of what it cached; all of it can be lost.
+/// The memory of a gateway about cached objects; all of it can be lost.
 #[derive(Default)]
 pub(crate) struct Cached {
-    /// Keys that are being filled by this gateway.
+    /// Keys that this gateway is filling.
     filling: Mutex<HashSet<(String, String)>>,
-    /// Keys that it brings here though nobody reads them.
+    /// Keys that it fills for other reasons than a read.
     bringing: Turns,
-    /// When a cached key of a shared prefix was last known to be right.
+    /// When a cached key of a shared prefix was last verified.
     looks: Mutex<HashMap<(String, String), Tick>>,
     odd: Mutex<Odd>,
-    /// How full the pool is, in thousandths.
+    /// Fill level of the pool, in thousandths.
     pub(crate) full: AtomicU64,
-    /// When it had no room for a write.
+    /// When the pool last had no room for a write.
     pressed: Mutex<Option<Tick>>,
-    /// There may be something in backed buckets that can be given up, now or soon.
+    /// Whether backed buckets may have something to evict, now or soon.
     has_relief: AtomicBool,
 }
 
-/// What backs the bucket of a request.
+/// The bucket of a request, with its backing.
 #[derive(Clone)]
 pub(crate) struct Backed {
     pub(crate) bucket: String,
     pub(crate) backing: Arc<Backing>,
 }
 
-/// The rules of some of the keys that begin so.
+/// The rules for prefixes that begin with `prefix`.
 fn rules_below<'a>(backing: &'a Backing, prefix: &'a [u8]) -> impl Iterator<Item = &'a Rule> {
     backing.rules.iter().filter(move |rule| rule.prefix.starts_with(prefix))
 }
 
 impl Backed {
-    /// What becomes of a write of a key.
+    /// The write mode of a key.
     pub(crate) fn mode_of(&self, key: &str) -> Mode {
         self.backing.rule_of(key.as_bytes()).mode
     }
 
-    /// Replicas that the bytes of a key have in the pool; 0 for as many as the pool has of everything.
+    /// Replicas of a key's bytes in the pool; 0 for the default of the pool.
     pub(crate) fn replicas_of(&self, key: &str) -> u8 {
         self.backing.rule_of(key.as_bytes()).replicas
     }
@@ -97,15 +98,16 @@ impl Backed {
         format!("{}{key}", self.prefix())
     }
 
-    /// Whether the backend can have a key.
+    /// Whether the key is short enough for the backend.
     pub(crate) fn fits(&self, key: &str) -> bool {
         self.backing.prefix.len() + key.len() <= KEY_MAX
     }
 
-    /// Whether the backend can have a key that goes there.
+    /// Checks that the backend can store a key that is to be persisted.
     ///
     /// # Errors
-    /// `KeyTooLongError`, `InvalidArgument`: it would be acknowledged and never be persisted.
+    /// `KeyTooLongError`, `InvalidArgument`: otherwise the write would be acknowledged and never
+    /// persisted.
     pub(crate) async fn check_key(&self, door: &Door, key: &str) -> S3Result<()> {
         if self.mode_of(key) == Mode::Transient {
             return Ok(());
@@ -123,7 +125,7 @@ impl Backed {
         if is_path(&there) {
             return Ok(());
         }
-        // Who is not reached now refuses it when it is brought there.
+        // An unreachable backend refuses the key later, when it is persisted.
         let Ok(far) = door.reach(name).await else { return Ok(()) };
         if let Ok(false) = far.has_place(self.at(&there)).await {
             let message = format!("The backend '{name}' cannot have this key: {ELSEWHERE}.");
@@ -137,44 +139,44 @@ impl Backed {
         self.backing.is_shared_at(key.as_ref())
     }
 
-    /// Whether the backend has nothing to tell of keys that begin so.
+    /// Whether the backend has no keys with this prefix, because all of them are transient.
     pub(crate) fn is_all_transient(&self, prefix: &[u8]) -> bool {
         self.backing.rule_of(prefix).mode == Mode::Transient
             && rules_below(&self.backing, prefix).all(|rule| rule.mode == Mode::Transient)
     }
 
-    /// Whether others write any key that begins so at the backend too.
+    /// Whether others write any key with this prefix at the backend too.
     pub(crate) fn is_any_shared(&self, prefix: &[u8]) -> bool {
         let mut below = rules_below(&self.backing, prefix);
         self.is_shared(prefix) || below.any(|rule| self.is_shared(&rule.prefix))
     }
 
-    /// What keys of the backend have before ours.
+    /// The prefix of our keys at the backend.
     pub(crate) fn prefix(&self) -> &str {
-        // Commands make it of text.
+        // The command that sets it accepts text only.
         std::str::from_utf8(&self.backing.prefix).unwrap_or_default()
     }
 
-    /// How long what is cached of a shared prefix is right.
+    /// How long a cached key of a shared prefix is valid.
     pub(crate) fn ttl(&self, key: &str) -> Duration {
         let rule = self.backing.rule_of(key.as_bytes());
         let of_rule = Some(rule.ttl_s).filter(|it| *it > 0);
         Duration::from_secs(of_rule.unwrap_or(self.backing.ttl_s).into())
     }
 
-    /// Where a key of the backend is, as [`Backend`] wants it.
+    /// The location of a key of the backend, in the form of [`Backend`].
     pub(crate) fn at<'a>(&'a self, key: &'a str) -> At<'a> {
         At { bucket: &self.backing.bucket, key }
     }
 }
 
-/// The client of a settings file.
+/// A client for the settings of a backend.
 pub(crate) fn client(settings: &BackendSettings) -> Arc<dyn Backend> {
     let keeping = Arc::new(Keeping::default());
     Arc::new(Folders::new(Aws::new(settings, &keeping), keeping))
 }
 
-/// What it means to a client that a backend did not answer as it should.
+/// The error for a client when a backend fails.
 pub(crate) fn fault(backend: &str, fault: &Fault) -> S3Error {
     let message = |what: &str| format!("The backend '{backend}' {what}: {}", fault.text);
     match fault.kind {
@@ -188,7 +190,7 @@ pub(crate) fn fault(backend: &str, fault: &Fault) -> S3Error {
 }
 
 impl Door {
-    /// What backs a bucket, as of a second ago at most.
+    /// The bucket with its backing, at most a second old.
     pub(crate) async fn backed(&self, bucket: &str) -> S3Result<Option<Backed>> {
         let backing = self.backing(bucket).await?;
         Ok(backing.map(|backing| Backed { bucket: bucket.to_owned(), backing }))
@@ -197,7 +199,7 @@ impl Door {
     /// The backend of this name.
     ///
     /// # Errors
-    /// `ServiceUnavailable` when no file says where it is.
+    /// `ServiceUnavailable` if it has no settings file.
     pub(crate) async fn reach(&self, name: &str) -> S3Result<Arc<dyn Backend>> {
         let found = self.backend(name).await?;
         let found = found.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
@@ -210,14 +212,14 @@ impl Door {
 }
 
 impl Cached {
-    /// Whether this gateway may fill a key: nobody of it does. Ends when dropped.
+    /// The right to fill a key, if this gateway is not filling it already. Ends when dropped.
     pub(crate) fn fill(door: &Arc<Door>, bucket: &str, key: &str) -> Option<Filling> {
         let at = (bucket.to_owned(), key.to_owned());
         let is_first = door.cached.filling.lock().insert(at.clone());
         is_first.then(|| Filling { door: Arc::clone(door), at })
     }
 
-    /// A cached key was right at this moment.
+    /// Notes that a cached key was just verified.
     pub(crate) fn looked(&self, bucket: &str, key: &str) {
         let mut looks = self.looks.lock();
         if looks.len() >= LOOKS_MAX {
@@ -226,8 +228,8 @@ impl Cached {
         looks.insert((bucket.to_owned(), key.to_owned()), RealClock::tick());
     }
 
-    /// Whether a backend makes `ETag`s that are no MD5s, as encryption with keys of users does: when a content came before with
-    /// this one.
+    /// Whether the `ETag`s of a backend are not MD5s, for example due to encryption with keys of
+    /// its users: then this pair was seen before.
     pub(crate) fn makes_others(&self, backend: &str, (etag, md5): (&str, [u8; 16])) -> bool {
         let mut odd = self.odd.lock();
         if odd.backends.contains(backend) {
@@ -243,7 +245,7 @@ impl Cached {
         !is_new
     }
 
-    /// Whether it was right so lately.
+    /// Whether the key was verified within its time to live.
     pub(crate) fn is_right(&self, (bucket, key): (&str, &str), ttl: Duration) -> bool {
         let looks = self.looks.lock();
         let at = looks.get(&(bucket.to_owned(), key.to_owned()));
@@ -251,7 +253,7 @@ impl Cached {
     }
 }
 
-/// A key is being filled.
+/// A key being filled.
 pub(crate) struct Filling {
     door: Arc<Door>,
     at: (String, String),

@@ -1,4 +1,5 @@
-//! Policies of backed buckets: those of the buckets behind them, handed on as they are. The gateway itself knows none.
+//! Policies of backed buckets: forwarded to the bucket of the backend. The gateway has no own
+//! policies.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ fn none() -> S3Error {
     refuse(S3ErrorCode::NoSuchBucketPolicy, "The bucket policy does not exist")
 }
 
-/// What backs a bucket that is there.
+/// The backing of an existing bucket.
 async fn backed(door: &Arc<Door>, bucket: &str) -> S3Result<Option<Backed>> {
     let backed = door.backed(bucket).await?;
     if backed.is_none() {
@@ -30,7 +31,8 @@ async fn backed(door: &Arc<Door>, bucket: &str) -> S3Result<Option<Backed>> {
     Ok(backed)
 }
 
-/// What the backend says, as it says it: a policy that it does not take is the client's error.
+/// The error for a client: a rejected policy gets code and status of the backend, since it is the
+/// client's error.
 fn told(backed: &Backed, fault: &Fault) -> S3Error {
     let mut words = fault.text.splitn(3, ' ');
     let status = words.next().and_then(|it| it.parse::<StatusCode>().ok());
@@ -48,7 +50,7 @@ fn told(backed: &Backed, fault: &Fault) -> S3Error {
     }
 }
 
-/// The bucket behind, if it is all of this one's: a policy is of a whole bucket.
+/// The backing, if it has no prefix: a policy applies to a whole bucket.
 async fn whole(door: &Arc<Door>, bucket: &str) -> S3Result<Backed> {
     let Some(backed) = backed(door, bucket).await? else {
         return Err(absent("The policy of a bucket that no object store is behind"));
@@ -107,7 +109,7 @@ pub(crate) async fn delete(
     request: S3Request<DeleteBucketPolicyInput>,
 ) -> Answer<DeleteBucketPolicyOutput> {
     let bucket = &request.input.bucket;
-    // There is none where nothing is behind.
+    // A bucket without a backend has no policy.
     if backed(door, bucket).await?.is_some() {
         set(door, bucket, None).await?;
     }

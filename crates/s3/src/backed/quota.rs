@@ -1,5 +1,5 @@
-//! Quotas of transient rules: those of the directories that their prefixes are. Metas enforce them in the transaction of each
-//! write, whoever writes, a mount too.
+//! Quotas of transient rules, which are quotas of the directories of their prefixes. Metas enforce
+//! them in the transaction of each write, including writes of mounts.
 
 use millpond_client::{Backing, ClientError, Mode, Rule, Volume};
 use millpond_types::meta::object::names_of_key;
@@ -12,7 +12,7 @@ fn wrong(fix: impl Into<String>) -> ClientError {
     ClientError::Argument { field: "quota", fix: fix.into() }
 }
 
-/// The directories from the bucket down to a prefix, which ends with `/` or is empty.
+/// The directories from the bucket down to a prefix; the prefix ends with `/` or is empty.
 fn dirs(bucket: &str, prefix: &[u8]) -> Result<Vec<String>, ClientError> {
     let mut all = vec![format!("/{bucket}")];
     if prefix.is_empty() {
@@ -31,11 +31,13 @@ fn dirs(bucket: &str, prefix: &[u8]) -> Result<Vec<String>, ClientError> {
     Ok(all)
 }
 
-/// Gives the place of a rule its quota. `before` is what the bucket has, the rule that had this prefix among it.
+/// Sets the quota of a rule. `before` is the backing of the bucket, including the old rule of this
+/// prefix.
 ///
 /// # Errors
-/// `InvalidArgument` for a quota of what is not transient, of a prefix that is no directory, and for a first one of a place
-/// where something lies; and as for every call. Then nothing but empty directories was made.
+/// `InvalidArgument` for a rule that is not transient, for a prefix that is not a directory, and
+/// for the first quota of a directory that is not empty; and as for every call. Then only empty
+/// directories were made.
 pub(super) fn set(
     volume: &Volume,
     (bucket, before): (&str, &Backing),
@@ -72,14 +74,14 @@ pub(super) fn set(
     })
 }
 
-/// Takes the quota of a rule's place away.
+/// Removes the quota of a rule.
 ///
 /// # Errors
 /// As for every call.
 pub(super) fn take(volume: &Volume, bucket: &str, prefix: &[u8]) -> Result<(), ClientError> {
     let dirs = dirs(bucket, prefix)?;
     match limit(volume, dirs.last().map_or("/", String::as_str), 0) {
-        // The directory has gone.
+        // The directory no longer exists.
         Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(()),
         done => done,
     }

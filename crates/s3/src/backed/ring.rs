@@ -1,4 +1,4 @@
-//! Backed buckets for operators: what backs them, what waits, and why.
+//! Administration of backed buckets: their backing, the backlog, and its failures.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -21,23 +21,23 @@ use crate::back::store::{At, Wanted as Query};
 use crate::keys::{check_tenant, root};
 use crate::record::{BucketRecord, encode};
 
-/// Lanes of a queue that wait for the backend.
+/// Lanes of a queue.
 const LANES: [u8; 2] = [0, 1];
-/// Entries that are asked for at once.
+/// Entries requested at once.
 const PAGE: u32 = 1_000;
-/// Keys whose states are looked at for one status.
+/// Keys with their states read for one status, at most.
 const LOOKS_MAX: usize = 1_000;
 
-/// What waits in a lane of a bucket.
+/// The backlog of a lane of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
-    /// How many keys.
+    /// Number of keys.
     pub keys: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// The first of what waits in each bucket, at one moment: what has gone a little later was brought to the backend.
+/// The first keys of each backlog at one moment: keys that are gone a little later were persisted.
 #[derive(Debug)]
 pub struct Heads {
     at: Tick,
@@ -45,58 +45,61 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Whether nothing waits.
+    /// Whether all backlogs were empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buckets.values().all(BTreeMap::is_empty)
     }
 }
 
-/// How full the pool is.
+/// The size and use of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Bytes of all disks.
     pub bytes: u64,
-    /// Of them in use.
+    /// Bytes in use.
     pub used: u64,
 }
 
 impl Pool {
-    /// Thousandths in use from which on writes to backed buckets wait, and from which on they go through or are refused.
+    /// Fill level, in thousandths, above which writes to backed buckets wait; and above which they
+    /// are written through or refused.
     pub const WATERMARKS: [u64; 2] = [HIGH, LAST];
 
-    /// In thousandths.
+    /// Fill level in thousandths.
     #[must_use]
     pub fn full(self) -> u64 {
         self.used.saturating_mul(1_000).checked_div(self.bytes).unwrap_or(0)
     }
 }
 
-/// A key that the backend did not take.
+/// A key that the backend did not accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failing {
-    /// Which one.
+    /// The key.
     pub key: String,
-    /// Attempts in turn.
+    /// Consecutive attempts.
     pub attempts: u32,
-    /// What became of the last one.
+    /// The error of the last attempt.
     pub error: String,
 }
 
-/// What waits in a bucket.
+/// The backlog of a bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Objects up to 1 MiB and removals; larger objects.
     pub lanes: [Lane; 2],
-    /// Since when the oldest of them is dirty.
+    /// When the oldest key became dirty.
     pub oldest: Option<Timestamp>,
-    /// Attempts under way or of unknown outcome.
+    /// Attempts in progress or with unknown outcome.
     pub under_way: u64,
-    /// Keys that failed last time, 1,000 at most.
+    /// Keys with a failed last attempt, 1,000 at most.
     pub failing: Vec<Failing>,
-    /// Keys and bytes that the backend took in a second, of the 1,000 oldest of each lane; none when it was not looked at.
+    /// Keys and bytes persisted per second, measured on the 1,000 oldest of each lane; none if not
+    /// measured.
     pub rate: Option<Lane>,
-    /// There were so many that are not due that only the first were looked at.
+    /// Whether only the first of the keys that are not due were examined, because there were too
+    /// many.
     pub is_cut: bool,
 }
 
@@ -114,10 +117,10 @@ impl Backlog {
     }
 }
 
-/// Whether places at backends answer: by the backend's name and the bucket there, else why not.
+/// Reachability of backends: by backend name and bucket there, the error if there is one.
 pub type Reached = BTreeMap<(String, String), Result<(), String>>;
 
-/// Backed buckets of a volume, for those who make them.
+/// The backed buckets of a volume, for administration.
 #[derive(Debug)]
 pub struct BucketRing {
     volume: Volume,
@@ -127,10 +130,11 @@ const fn wrong(field: &'static str, fix: String) -> ClientError {
     ClientError::Argument { field, fix }
 }
 
-/// Asks a backend for one key of a bucket, as every list does; then whether it can have keys with a prefix.
+/// Asks a backend for one key of a bucket, like every listing does; then whether it can store keys
+/// with a prefix.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problem.
 fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool, String> {
     let runtime = Runtime::new().map_err(|error| error.to_string())?;
     let query = Query { bucket, prefix: "", delimiter: "", after: "", limit: 1 };
@@ -144,25 +148,25 @@ fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool,
     asked.map_err(|fault| fault.text)
 }
 
-/// A place at the backend of a backing, for people.
+/// A readable description of a prefix at the backend of a backing.
 fn place_of(backing: &Backing, place: &[u8]) -> String {
     let place = String::from_utf8_lossy(place);
     format!("keys with '{place}' in '{}' of '{}'", backing.bucket, backing.backend)
 }
 
-/// Whether a backing says of all keys of a place that it has, a prefix at the backend, that others write there too.
+/// Whether a backing declares all its keys below `place`, a prefix at the backend, as shared.
 fn shares(backing: &Backing, place: &[u8]) -> bool {
     let prefix = place.strip_prefix(&backing.prefix[..]).unwrap_or_default();
     let mut below = rules_below(backing, prefix);
     backing.is_shared_at(prefix) && below.all(|rule| backing.is_shared_at(&rule.prefix))
 }
 
-/// Where backends answer, by their names: two names may be of one store.
+/// Addresses of backends by name: two names may refer to one store.
 #[derive(Clone, Debug, Default)]
 struct Servers(BTreeMap<String, String>);
 
 impl Servers {
-    /// The host and port of an endpoint, as all who write it another way have them.
+    /// The host and port of an endpoint, normalized so that other spellings compare equal.
     fn of(endpoint: &str) -> String {
         let uri: Uri = endpoint.parse().unwrap_or_default();
         let usual = if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
@@ -174,13 +178,13 @@ impl Servers {
         self.0.insert(backend.to_owned(), Self::of(&settings.endpoint));
     }
 
-    /// Where the backend of a backing answers; its name where that is not known.
+    /// The address of the backend of a backing; its name if the address is unknown.
     fn get<'a>(&'a self, backing: &'a Backing) -> &'a str {
         self.0.get(&backing.backend).unwrap_or(&backing.backend)
     }
 }
 
-/// The place that two backings have both, if one of them says that nobody else writes there.
+/// The place that two backings have in common, if one of them claims it exclusively.
 fn disputed<'a>(one: &'a Backing, other: &'a Backing, servers: &Servers) -> Option<&'a [u8]> {
     if (servers.get(one), &one.bucket) != (servers.get(other), &other.bucket) {
         return None;
@@ -193,7 +197,7 @@ fn disputed<'a>(one: &'a Backing, other: &'a Backing, servers: &Servers) -> Opti
 }
 
 impl BucketRing {
-    /// Of the volume of this cluster.
+    /// Opens the backed buckets of the volume of a cluster.
     ///
     /// # Errors
     /// As for [`Volume::with`].
@@ -201,7 +205,7 @@ impl BucketRing {
         Ok(Self { volume: root(client, ("millpond s3 buckets", None))? })
     }
 
-    /// All buckets that something backs.
+    /// All backed buckets.
     ///
     /// # Errors
     /// As for every call.
@@ -210,7 +214,7 @@ impl BucketRing {
         Ok(all.into_iter().filter_map(|it| Some((it.name, it.backing?))).collect())
     }
 
-    /// What backs a bucket; none of a bucket that is not there.
+    /// The backing of a bucket; none if the bucket does not exist.
     ///
     /// # Errors
     /// As for every call.
@@ -222,7 +226,7 @@ impl BucketRing {
         }
     }
 
-    /// Whether a backend answers, with the bucket there, and can have the prefix.
+    /// Checks that a backend is reachable, with the bucket there, and can store the prefix.
     fn check(&self, backing: &Backing) -> Result<(), ClientError> {
         let (backend, bucket) = (&backing.backend, &backing.bucket);
         let prefix = String::from_utf8_lossy(&backing.prefix);
@@ -247,7 +251,8 @@ impl BucketRing {
         Ok(())
     }
 
-    /// Where these backends answer. One whose file cannot be read has no other name.
+    /// The addresses of these backends. A backend without a readable file keeps its name as
+    /// address.
     fn servers<'a>(
         &self,
         backings: impl Iterator<Item = &'a Backing>,
@@ -264,7 +269,8 @@ impl BucketRing {
         Ok(servers)
     }
 
-    /// Whether no other bucket has the place of this one where one of them says that nobody else writes, or it was so before.
+    /// Checks that no other bucket shares the place of this one if one of them claims it
+    /// exclusively, unless it was so before.
     fn check_alone(
         &self,
         bucket: &str,
@@ -286,10 +292,12 @@ impl BucketRing {
         Ok(())
     }
 
-    /// Whether buckets have their places alone as before when a backend answers elsewhere.
+    /// Checks that a new address of a backend does not make buckets share a place claimed
+    /// exclusively.
     ///
     /// # Errors
-    /// `InvalidArgument` if two would have one place of which one of them says that nobody else writes there; and as for every call.
+    /// `InvalidArgument` if two buckets would have one place that one of them claims exclusively;
+    /// and as for every call.
     pub fn check_backend(
         &self,
         backend: &str,
@@ -314,11 +322,12 @@ impl BucketRing {
         Ok(())
     }
 
-    /// Has a bucket be backed; makes it, for the tenant, if it is not there. Whether it was made.
+    /// Attaches a bucket to a backend; makes the bucket, for the tenant, if it does not exist.
+    /// Returns whether it was made.
     ///
     /// # Errors
-    /// `InvalidArgument` names the field and says what is wrong, before anything is changed; `File`: `Busy` when another place
-    /// backs it; and as for every call.
+    /// `InvalidArgument` names the field and the problem, before any change; `File`: `Busy` if it
+    /// has another backing; and as for every call.
     pub fn set(
         &self,
         (bucket, tenant): (&str, &str),
@@ -336,11 +345,12 @@ impl BucketRing {
         Ok(is_new)
     }
 
-    /// Makes a rule of a backed bucket, or replaces the one of its prefix; false when nothing backs the bucket.
+    /// Adds a rule to a backed bucket, or replaces the one of its prefix; false if the bucket is
+    /// not backed.
     ///
     /// # Errors
-    /// `InvalidArgument` for a quota of what is not transient, of a prefix that is no directory, and for a first one of a
-    /// place where something lies; and as for every call.
+    /// `InvalidArgument` for a quota of a rule that is not transient, for a prefix that is not a
+    /// directory, and for the first quota of a directory that is not empty; and as for every call.
     pub fn set_rule(&self, bucket: &str, rule: &Rule) -> Result<bool, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
         let before = backing.clone();
@@ -353,10 +363,11 @@ impl BucketRing {
         Ok(true)
     }
 
-    /// Removes the rule of a prefix, with its quota; whether there was one. None when nothing backs the bucket.
+    /// Removes the rule of a prefix, with its quota; returns whether it existed. None if the bucket
+    /// is not backed.
     ///
     /// # Errors
-    /// `InvalidArgument` if another bucket has the place then; and as for every call.
+    /// `InvalidArgument` if another bucket would then share the place; and as for every call.
     pub fn remove_rule(&self, bucket: &str, prefix: &[u8]) -> Result<Option<bool>, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(None) };
         let Some(at) = backing.rules.iter().position(|it| it.prefix == prefix) else {
@@ -372,10 +383,11 @@ impl BucketRing {
         Ok(Some(true))
     }
 
-    /// Has nothing back a bucket any more, nor rules bound it; what lies in the pool stays. False when nothing backs it.
+    /// Detaches a bucket from its backend, with its rules and quotas; objects in the pool stay.
+    /// False if the bucket is not backed.
     ///
     /// # Errors
-    /// `File`: `Busy` while something waits; and as for every call.
+    /// `File`: `Busy` while the backlog is not empty; and as for every call.
     pub fn remove(&self, bucket: &str) -> Result<bool, ClientError> {
         let Some(Some(backing)) = self.get(bucket)? else { return Ok(false) };
         self.volume.set_backing(bucket, None)?;
@@ -385,7 +397,7 @@ impl BucketRing {
         Ok(true)
     }
 
-    /// What waits first in these buckets.
+    /// The first keys of the backlogs of these buckets.
     ///
     /// # Errors
     /// As for every call.
@@ -402,7 +414,7 @@ impl BucketRing {
         Ok(Heads { at: RealClock::tick(), buckets: all })
     }
 
-    /// How full the pool is.
+    /// The size and use of the pool.
     ///
     /// # Errors
     /// As for every call.
@@ -411,7 +423,7 @@ impl BucketRing {
         Ok(Pool { bytes: usage.bytes, used: usage.bytes.saturating_sub(usage.bytes_free) })
     }
 
-    /// What waits in a bucket, and how fast what waited first has gone.
+    /// The backlog of a bucket, and its rate since `heads`.
     ///
     /// # Errors
     /// As for every call.
@@ -429,7 +441,7 @@ impl BucketRing {
         Ok(all)
     }
 
-    /// What waits in a bucket, of keys that begin so.
+    /// The backlog of a bucket, limited to keys with a prefix.
     ///
     /// # Errors
     /// As for every call.
@@ -437,7 +449,8 @@ impl BucketRing {
         self.backlog_of(bucket, prefix, |_| {})
     }
 
-    /// The same; those of some keys that do not wait any more go from these. None of them: all that waits.
+    /// Like [`BucketRing::backlog`]; also reduces `keys` to those still in the backlog. `None` is
+    /// replaced by all keys of the backlog.
     ///
     /// # Errors
     /// As for every call.
@@ -456,7 +469,7 @@ impl BucketRing {
         let Some(before) = keys.replace(seen) else { return Ok(all) };
         let Some(left) = keys else { return Ok(all) };
         for key in before {
-            // One that moves within the queue may be passed over.
+            // A key that moves within the queue may have been missed.
             if !left.contains(&key)
                 && let Some(state) = self.volume.look_up(bucket, &key, false)?.state
                 && state.is_dirty()
@@ -523,7 +536,7 @@ impl BucketRing {
         Ok(())
     }
 
-    /// Has what waits of keys that begin so be due now; how many keys that were not.
+    /// Makes waiting keys with a prefix due now; returns how many were not.
     ///
     /// # Errors
     /// As for every call.
@@ -542,7 +555,7 @@ impl BucketRing {
         Ok(hastened)
     }
 
-    /// Has what mounts wrote below a prefix wait for the backend too; how many keys.
+    /// Adopts writes of mounts below a prefix into the backlog; returns the number of keys.
     ///
     /// # Errors
     /// As for every call.
@@ -553,7 +566,7 @@ impl BucketRing {
         }
     }
 
-    /// Whether the backends of these buckets answer, by their names and the bucket there.
+    /// Reachability of the backends of these buckets, by backend name and bucket there.
     ///
     /// # Errors
     /// As for every call.
@@ -565,7 +578,7 @@ impl BucketRing {
                 entry.insert(read(&self.volume, &backing.backend)?);
             }
         }
-        // Side by side: one that hangs takes its time.
+        // In parallel: a backend that hangs takes its whole timeout.
         Ok(std::thread::scope(|scope| {
             let asked = all.iter().map(|(place, settings)| {
                 let probed = scope.spawn(|| match settings {
@@ -630,7 +643,7 @@ mod tests {
         let unknown = Backing { backend: "unknown".into(), ..backing("", false) };
         assert!(!is_disputed(&backing("", false), &unknown));
         assert!(is_disputed(&unknown, &unknown));
-        // A rule says otherwise of the place that both have, or of some of it.
+        // A rule changes the sharing of the common place, or of a part of it.
         let ruled = |prefix: &str, sharing| Backing {
             rules: vec![Rule { prefix: prefix.into(), sharing, ..Rule::default() }],
             ..backing("", sharing == Sharing::Exclusive)

@@ -1,4 +1,5 @@
-//! Room: what is cached is given up, the oldest first, and writes wait when the pool is nearly full.
+//! Room in the pool: evicts cached objects, oldest first, and delays writes when the pool is nearly
+//! full.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -19,44 +20,47 @@ use crate::door::Door;
 use crate::error::{Told as _, refuse, told};
 use crate::store::{Store, Wanted};
 
-/// Watermarks of the pool, in thousandths: above the first what is clean is given up and writes wait, above the second they
-/// go through or are refused.
+/// Watermarks of the pool, in thousandths: above the first, clean objects are evicted and writes
+/// wait; above the second, writes are written through or refused.
 pub(super) const HIGH: u64 = 850;
 pub(super) const LAST: u64 = 950;
-/// A write waits so long right below the second.
+/// Delay of a write right below the second watermark.
 const DELAY_MAX: Duration = Duration::from_secs(1);
-/// How often the pool is looked at.
+/// How often the pool is checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// A walk over all states of a bucket takes at most one part of so many of the time; while room is wanted, as many.
+/// A walk over all states of a bucket takes at most 1/N of the time; the second N applies while
+/// room is needed.
 const SHARE: [u32; 2] = [10, 1];
-/// States that are asked for at once.
+/// States requested at once.
 const PAGE: u32 = 1_000;
-/// Keys that are remembered of one walk at most, the oldest.
+/// Keys remembered from one walk at most, the oldest.
 const OLDEST_MAX: usize = 100_000;
-/// How often a bucket is walked whose time to live is shorter, or none.
+/// Interval of adoption walks: the minimum for buckets with a time to live, and the interval
+/// without one.
 const WALK: [Duration; 2] = [Duration::from_secs(1), Duration::from_mins(1)];
-/// A pool that refused a write for want of room is taken for full so long: one of its disks is, whatever the others have.
+/// How long a pool that refused a write for lack of space counts as full: one of its disks is full,
+/// however empty the others are.
 const PRESSED: Duration = Duration::from_secs(2);
-/// Then this part of the pool is given up at once.
+/// Then this part of the pool is evicted at once.
 const PRESSED_PART: u64 = 10;
-/// What is given up is free after so long: metas remove it, nodes tell of it.
+/// Evicted bytes are free after this time: metas remove them, and nodes report them.
 const FREED: Duration = Duration::from_secs(5);
 
-/// What was given up is awaited so long before a write is told that nothing more can be.
+/// How long to wait for evicted bytes before a write is told that no room can be made.
 const AWAITED: Duration = Duration::from_secs(30);
 
-/// So long a walk that found nothing to give up is believed: writes bring more.
+/// How long the result of a walk that found nothing to evict is valid: writes bring more.
 const BARREN: Duration = Duration::from_secs(5);
 
-/// What is said to whom finds no room.
+/// The message for a write that finds no room.
 const MESSAGE: &str = "The pool is full. What its backends have is given up here, and what they do not have yet goes there. Please reduce your request rate.";
 
-/// A write is refused because the pool is full.
+/// The error for a write that finds the pool full.
 pub(crate) fn full() -> S3Error {
     refuse(S3ErrorCode::SlowDown, MESSAGE)
 }
 
-/// Waits in proportion to how full the pool is; whether it is too full for more.
+/// Waits in proportion to the fill level of the pool; returns whether it is too full for more.
 pub(crate) async fn is_over(door: &Door) -> bool {
     let full = door.cached.full.load(Ordering::Relaxed);
     if full >= LAST || door.cached.is_pressed() {
@@ -72,18 +76,18 @@ pub(crate) async fn is_over(door: &Door) -> bool {
 }
 
 impl Cached {
-    /// The pool had no room for a write.
+    /// Notes that the pool had no room for a write.
     fn press(&self) {
         *self.pressed.lock() = Some(RealClock::tick());
     }
 
-    /// Whether that was lately.
+    /// Whether the pool lately had no room for a write.
     fn is_pressed(&self) -> bool {
         self.pressed.lock().is_some_and(|at| RealClock::tick().since(at) < PRESSED)
     }
 }
 
-/// Whether an error says that the pool has no room; a quota is something else.
+/// Whether an error means that the pool has no room; a quota is a different error.
 pub(crate) fn is_full(error: &S3Error) -> bool {
     let source = error.source().and_then(|it| it.downcast_ref::<ClientError>());
     source.is_some_and(|it| match it {
@@ -92,7 +96,8 @@ pub(crate) fn is_full(error: &S3Error) -> bool {
     })
 }
 
-/// What a client is told whose request failed: that room is being made, if it found none and there is something to give up.
+/// The error for a client: reports that room is being made if the pool is full and there is
+/// something to evict.
 pub(crate) fn told_of(door: &Door, error: S3Error) -> S3Error {
     if !is_full(&error) {
         return error;
@@ -102,7 +107,7 @@ pub(crate) fn told_of(door: &Door, error: S3Error) -> S3Error {
     if door.cached.has_relief.load(Ordering::Relaxed) { full() } else { error }
 }
 
-/// A clean key whose file may go.
+/// A clean key with a file that may be evicted.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Clean {
     since: Timestamp,
@@ -111,28 +116,28 @@ struct Clean {
     size: u64,
 }
 
-/// What is known of the room of a bucket.
+/// The state of a bucket's room.
 struct OfBucket {
-    /// When it may be walked again, to give something up, and for what mounts did.
+    /// When its states may be walked again: for eviction, and for changes of mounts.
     evict: Tick,
     adopt: Tick,
-    /// What may be given up, as of the last walk; the oldest is the last one. It may have changed since: metas look.
+    /// Keys to evict, as of the last walk, oldest last. They may have changed since: metas check.
     oldest: Vec<Clean>,
-    /// When a walk found nothing that can be given up, now or once the backend has it.
+    /// When a walk found nothing that can be evicted, now or once the backend has it.
     barren: Option<Tick>,
 }
 
-/// What a gateway knows of room.
+/// The state of room of a gateway.
 #[derive(Default)]
 struct Room {
     buckets: HashMap<String, OfBucket>,
-    /// What was given up for the pool's sake, and when.
+    /// Bytes evicted for the pool, with the time.
     given: VecDeque<(Tick, u64)>,
-    /// When something was given up last.
+    /// When something was evicted last.
     gave: Option<Tick>,
 }
 
-/// Looks after the room of all backed buckets as long as the gateway lives.
+/// Manages the room of all backed buckets as long as the gateway lives.
 pub(crate) async fn keep(door: Arc<Door>) {
     let mut room = Room::default();
     loop {
@@ -196,12 +201,12 @@ impl OfBucket {
         Self { evict: now, adopt: now, oldest: Vec::new(), barren: None }
     }
 
-    /// Whether it has nothing that can be given up, as a walk found lately.
+    /// Whether a recent walk found nothing to evict.
     fn is_barren(&self, now: Tick) -> bool {
         self.barren.is_some_and(|at| now.since(at) < BARREN)
     }
 
-    /// Has metas adopt what mounts did, now and then.
+    /// Has the metas adopt changes of mounts from time to time.
     async fn adopt(&mut self, door: &Arc<Door>, (name, backing): (&str, &Backing)) -> S3Result<()> {
         let now = RealClock::tick();
         if now < self.adopt {
@@ -221,7 +226,8 @@ impl OfBucket {
         Ok(())
     }
 
-    /// Gives up what is over the bound of a bucket, or as much as the pool needs; how many bytes went.
+    /// Evicts the excess over the bound of a bucket, or as much as the pool needs; returns the
+    /// bytes evicted.
     async fn evict(
         &mut self,
         door: &Arc<Door>,
@@ -249,7 +255,7 @@ impl OfBucket {
             Ok((given, oldest))
         };
         let ((keys, bytes), left) = door.blocking(giving).await?;
-        // Kept only while the pool needs room.
+        // Remembered only while the pool needs room.
         self.oldest = if over > 0 { left } else { Vec::new() };
         if keys > 0 {
             let numbers = door.metrics.back.bucket(name);
@@ -265,14 +271,14 @@ fn in_bucket(error: ClientError) -> S3Error {
     told(error, S3ErrorCode::NoSuchBucket)
 }
 
-/// Gives up so many bytes of the oldest; how many keys and bytes went.
+/// Evicts `wanted` bytes, oldest first; returns the keys and bytes evicted.
 fn give(
     store: &Store,
     (bucket, oldest): (&str, &mut Vec<Clean>),
     wanted: u64,
 ) -> Result<(u64, u64), ClientError> {
     let (mut keys, mut bytes, mut seen) = (0, 0, 0);
-    // What another gateway has given up makes room too.
+    // Keys evicted by another gateway count too.
     while seen < wanted
         && let Some(it) = oldest.pop()
     {
@@ -285,18 +291,18 @@ fn give(
     Ok((keys, bytes))
 }
 
-/// What a walk over the states of a bucket has found.
+/// The result of a walk over the states of a bucket.
 struct Walked {
-    /// Clean keys that are not pinned; the oldest is the last one.
+    /// Clean keys that are not pinned, oldest last.
     oldest: Vec<Clean>,
-    /// Bytes that are cached, with what is pinned.
+    /// Cached bytes, including pinned ones.
     cached: u64,
     has_relief: bool,
 }
 
 impl Walked {
     fn of(store: &Store, (bucket, backing): (&str, &Backing)) -> Result<Self, ClientError> {
-        // The youngest goes first when there are too many.
+        // The youngest is dropped first when there are too many.
         let mut oldest = BinaryHeap::<Clean>::new();
         let (mut cached, mut has_relief, mut after) = (0, false, Vec::new());
         loop {
@@ -306,7 +312,8 @@ impl Walked {
             for (key, state) in page.states {
                 let Wanted::File { size, .. } = state.wanted else { continue };
                 let rule = backing.rule_of(&key);
-                // Under a transient rule nobody looks at the backend: what went from here would be gone for clients.
+                // Reads under a transient rule do not go to the backend: an evicted key would be
+                // gone for clients.
                 let is_pinned = rule.is_pinned || rule.mode == Mode::Transient;
                 has_relief |= !is_pinned;
                 if state.is_dirty() {
@@ -335,7 +342,8 @@ impl Walked {
 mod tests {
     use super::*;
 
-    /// What was written since a walk may be given up: a client must not be told for good that there is no room.
+    /// Objects written since a walk may be evicted: a client must not be told for good that there
+    /// is no room.
     #[test]
     fn a_walk_that_found_nothing_is_not_believed_for_long() {
         let start = RealClock::tick();

@@ -1,4 +1,4 @@
-//! Waiting until the backend has what was written.
+//! Waits until the backend has a write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use crate::door::Door;
 use crate::error::{Told as _, refuse};
 use crate::store::KeyState;
 
-/// Between two looks, the first and the longest.
+/// Pauses between checks of the state: the first and the longest.
 const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(250)];
-/// A write waits for its backend so long.
+/// Time limit of a write that waits for its backend.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Attempts that fail in turn before a client is told.
+/// Consecutive failed attempts before the client gets an error.
 const ATTEMPTS: u32 = 2;
 
-/// What a write in a backed bucket is answered with.
+/// An admitted write in a bucket, which determines its answer.
 pub(crate) struct Written {
     backed: Option<Backed>,
     is_through: bool,
 }
 
-/// Lets a write in, late when the pool is nearly full.
+/// Admits a write, with a delay when the pool is nearly full.
 ///
 /// # Errors
-/// `SlowDown` when it is full; `KeyTooLongError` and `InvalidArgument` where the backend cannot have the key.
+/// `SlowDown` when the pool is full; `KeyTooLongError` and `InvalidArgument` for a key that the
+/// backend cannot store.
 pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Written> {
     let Some(backed) = door.backed(bucket).await? else {
         return Ok(Written { backed: None, is_through: false });
@@ -46,7 +47,7 @@ pub(crate) async fn admit(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Re
     Ok(Written { backed: Some(backed), is_through })
 }
 
-/// The same of a removal, which takes no room.
+/// Admits a removal, which takes no room.
 pub(crate) async fn admit_removal(
     door: &Arc<Door>,
     (bucket, key): (&str, &str),
@@ -57,18 +58,18 @@ pub(crate) async fn admit_removal(
 }
 
 impl Written {
-    /// Whether a backend gets it.
+    /// Whether the key is persisted to a backend.
     pub(crate) fn goes_behind(&self, key: &str) -> bool {
         self.backed.as_ref().is_some_and(|it| it.mode_of(key) != Mode::Transient)
     }
 
-    /// Replicas that its bytes have in the pool; 0 for as many as the pool has of everything.
+    /// Replicas of the bytes in the pool; 0 for the default of the pool.
     pub(crate) fn replicas(&self, key: &str) -> u8 {
         self.backed.as_ref().map_or(0, |it| it.replicas_of(key))
     }
 
-    /// The write was done here: waits for the backend where the rule says so. What the answer says of its state; none
-    /// in a bucket that nothing backs.
+    /// Ends a completed write: waits for the backend if the rule demands it. Returns the state for
+    /// the answer; none in a bucket that is not backed.
     ///
     /// # Errors
     /// `ServiceUnavailable` with the backend's error: the write stays, and is persisted later.
@@ -100,7 +101,7 @@ async fn settled(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
         return Ok(());
     };
     if first.attempts > 0 {
-        // It waits for the end of a pause.
+        // The key waits for the end of a pause.
         let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
         door.blocking(move |store| store.hasten(&bucket, asked.as_bytes()).in_bucket()).await?;
         door.wake_bucket(&backed.bucket);
@@ -114,7 +115,7 @@ async fn settled(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
         let Some(now) = state(door, backed, key).await?.filter(KeyState::is_dirty) else {
             return Ok(());
         };
-        // One that was done in between began from nothing.
+        // The count of attempts restarts after a success.
         let base = if now.attempts < first.attempts { 0 } else { first.attempts };
         failed = now.error;
         if now.attempts - base >= ATTEMPTS {

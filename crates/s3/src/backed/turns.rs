@@ -1,4 +1,5 @@
-//! What is done for a key once at a time: who comes while it is done waits for its end instead of doing it too.
+//! One fill per key at a time: a concurrent caller waits for the end of the fill instead of
+//! repeating it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,20 +11,20 @@ use tokio::sync::watch;
 /// A bucket and a key.
 type At = (String, String);
 
-/// Keys that something is done for, and who tells of its end.
+/// Keys with a running fill, and the receivers that see its end.
 #[derive(Clone, Default)]
 pub(crate) struct Turns(Arc<Mutex<HashMap<At, watch::Receiver<()>>>>);
 
-/// It is done for a key, until this is dropped.
+/// The turn of a key, which ends when this is dropped.
 pub(crate) struct Turn {
     turns: Turns,
     at: At,
-    /// Those who wait see it go.
+    /// Its drop wakes the waiters.
     _ended: watch::Sender<()>,
 }
 
 impl Turns {
-    /// The turn of a key; none after somebody else's has ended that was there first.
+    /// Takes the turn of a key; `None` after waiting for the end of another caller's turn.
     pub(crate) async fn take(&self, bucket: &str, key: &str) -> Option<Turn> {
         let at = (bucket.to_owned(), key.to_owned());
         let mut ended = match self.0.lock().entry(at.clone()) {
@@ -34,7 +35,7 @@ impl Turns {
                 return Some(Turn { turns: self.clone(), at, _ended: sender });
             }
         };
-        // Nothing is ever sent: this is an error when the turn is over.
+        // Nothing is ever sent: this returns an error when the turn ends.
         let _ = ended.changed().await;
         None
     }
