@@ -1,4 +1,4 @@
-//! Durable transactions per second of both engines, beside what the disk can do.
+//! Durable transactions per second of both engines, compared with the limits of the disk.
 //!
 //! `store_bench [--dir DIR] [--secs N] [--clients 1,32,256] [--etcd PATH | --endpoints URL,URL,…]`
 //!
@@ -61,7 +61,7 @@ fn args() -> Args {
     out
 }
 
-/// What a transaction does.
+/// The work of a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// Reads one key.
@@ -154,7 +154,7 @@ async fn measure_all(store: &Store, engine: &str, args: &Args) {
     }
 }
 
-/// Appends of 4 KiB, each followed by `fdatasync`: what one commit at a time could reach.
+/// Appends of 4 KiB, each followed by `fdatasync`: the limit for one commit at a time.
 fn raw_syncs(dir: &Path, secs: u64) {
     let path = dir.join("raw-syncs");
     let mut file = std::fs::File::create(&path).expect("a file");

@@ -1,4 +1,4 @@
-//! What an engine of the store must do: the contract that the conformance suite checks.
+//! Contract of an engine of the store, which the conformance suite checks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,29 +11,29 @@ use crate::{KeyRange, ReadSet, StoreError};
 /// A future that may move between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The number of a state of the store: grows with every commit that writes, by one or more.
-/// 0 is the state before the first.
+/// The number of a state of the store: grows with every commit that writes, by one or more. 0 is
+/// the state before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u64);
 
 /// An engine of the store.
 ///
-/// Contract: transactions are strictly serializable. Whoever begins a transaction after a commit was
+/// Contract: transactions are strictly serializable. A transaction that begins after a commit was
 /// answered sees it. A commit is answered when it will survive any crash that the engine is built
-/// for. An engine has no opinion about retries: it says what happened, once.
+/// for. An engine does not retry: it reports the outcome once.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// Starts a transaction. Does nothing that could fail; its first read picks the version that all
-    /// of its reads see.
+    /// Starts a transaction. Does nothing that could fail; its first read picks the version that
+    /// all of its reads see.
     fn begin(&self) -> Box<dyn Session>;
 
-    /// Follows the changes of `range` behind version `after`.
+    /// Follows the changes of `range` after version `after`.
     fn watch(
         &self,
         range: KeyRange,
         after: Version,
     ) -> BoxFuture<'_, Result<Box<dyn ChangeStream>, StoreError>>;
 
-    /// Waits a random time of at most `at_most`, in the time this engine lives in.
+    /// Waits a random time of at most `at_most`, by the engine's clock.
     fn pause(&self, at_most: Duration) -> BoxFuture<'_, ()>;
 }
 
@@ -48,8 +48,8 @@ pub trait Session: Send {
         keys: &'a [Vec<u8>],
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, StoreError>>;
 
-    /// Some entries of a range, in order. A page may be shorter than asked for; `more` says whether
-    /// the range goes on behind its last entry, and then there is at least one entry.
+    /// Some entries of a range, in order. A page may be shorter than requested; `more` is true if
+    /// the range continues after its last entry, and then there is at least one entry.
     fn range<'a>(&'a mut self, read: &'a RangeRead) -> BoxFuture<'a, Result<RawPage, StoreError>>;
 
     /// Applies all writes if nothing that was read has changed since, or nothing.
@@ -78,25 +78,25 @@ pub struct RangeRead {
     pub reverse: bool,
 }
 
-/// What a range read found.
+/// The result of a range read.
 #[derive(Clone, Debug, Default)]
 pub struct RawPage {
-    /// Keys and values, in the order asked for.
+    /// Keys and values, in the requested order.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// True when the range goes on behind the last entry.
+    /// True when the range continues after the last entry.
     pub more: bool,
 }
 
-/// What a transaction read and wants to write.
+/// Reads and writes of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Commit {
-    /// What must not have changed since the session's version.
+    /// Keys and ranges that must not have changed since the session's version.
     pub reads: ReadSet,
     /// New values; `None` deletes.
     pub writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
-/// What one transaction changed in a watched range.
+/// The changes of one transaction in a watched range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeBatch {
     /// The version it made.

@@ -1,9 +1,9 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
-/// What lies under an error: the library's own words.
+/// The underlying error of a library.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a caller can do about a [`StoreError`].
+/// The possible reaction of a caller to a [`StoreError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreErrorKind {
     /// Nothing was written: run the transaction again.
@@ -14,11 +14,11 @@ pub enum StoreErrorKind {
     Unavailable,
     /// The request breaks a bound and always will: make it smaller.
     TooLarge,
-    /// The changes asked for are gone: read the range, and watch from there.
+    /// The requested changes are gone: read the range, and watch from there.
     Compacted,
-    /// The request's id is older than what is remembered: it must not be tried again.
+    /// The request's id is older than the remembered ones: it must not be tried again.
     Expired,
-    /// Somebody else has the folder open.
+    /// Another process has the folder open.
     InUse,
     /// The store refuses this client: fix its credentials or certificates.
     Denied,
@@ -26,14 +26,14 @@ pub enum StoreErrorKind {
     Config,
     /// No room: make some.
     Full,
-    /// The disk, or what is on it, is damaged: the store must be opened again or restored.
+    /// The disk, or its content, is damaged: the store must be opened again or restored.
     Damaged,
 }
 
-/// Why the store did not do what was asked.
+/// The reason why the store did not execute a call.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another transaction wrote what this one had read, or this one took too long.
+    /// Another transaction wrote a key or range that this one had read, or this one took too long.
     #[error("another transaction changed what this one had read")]
     Conflict,
     /// The answer to a commit was lost.
@@ -45,11 +45,11 @@ pub enum StoreError {
     /// A bound of `types::limits` would be broken.
     #[error("{what}: {actual} is over the bound of {bound}")]
     TooLarge {
-        /// What is too large, and of what.
+        /// The quantity that is too large.
         what: &'static str,
         /// The bound.
         bound: usize,
-        /// What was asked for.
+        /// The requested amount.
         actual: usize,
     },
     /// A key is in the range that the store keeps for itself, or is empty.
@@ -77,13 +77,13 @@ pub enum StoreError {
     Config {
         /// The setting.
         field: &'static str,
-        /// What to write instead.
+        /// The advice.
         fix: String,
     },
     /// The store has no room left.
     #[error("the transactional store is full: {0}")]
     Full(#[source] Cause),
-    /// The disk failed, or what it returned cannot be right.
+    /// The disk failed, or returned invalid data.
     #[error("the transactional store is damaged: {0}")]
     Damaged(#[source] Cause),
 }
@@ -108,7 +108,7 @@ impl StoreError {
     }
 }
 
-/// Why a store that was closed does not answer.
+/// The cause reported by a closed store.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("it has been closed")]
 pub(crate) struct Closed;

@@ -1,20 +1,19 @@
-//! Keeping a copy of a range: its state once, its changes after, its state again when changes were
-//! lost.
+//! A copy of a range: its state once, then its changes, and its state again when changes were lost.
 
 use crate::backend::{ChangeBatch, ChangeStream};
 use crate::{KeyRange, RangeOptions, Store, StoreError, Version};
 
-/// What a follower learns.
+/// A step of a follower.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// The whole range: what was known before is replaced by it.
+    /// The whole range; it replaces the copy.
     State {
-        /// The version it is of.
+        /// The version of this state.
         version: Version,
         /// Its keys and values, in order.
         entries: Vec<(Vec<u8>, Vec<u8>)>,
     },
-    /// What the next transaction changed.
+    /// The changes of the next transaction.
     Changes(ChangeBatch),
 }
 
@@ -32,8 +31,8 @@ impl std::fmt::Debug for Follow {
 }
 
 impl Store {
-    /// Follows `range`: first its state, then every change, whatever becomes of connections.
-    /// A follower that was away for longer than changes are kept gets the state again.
+    /// Follows `range`: first its state, then every change, also over broken connections. A
+    /// follower that was away for longer than changes are kept gets the state again.
     #[must_use]
     pub fn follow(&self, range: KeyRange) -> Follow {
         Follow { store: self.clone(), range, watch: None }
@@ -41,10 +40,10 @@ impl Store {
 }
 
 impl Follow {
-    /// Waits for what comes next. Dropping the future loses nothing.
+    /// Waits for the next state or change. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// `Unavailable`, `Denied`, `BadKey`, …: nothing is lost, and calling again goes on.
+    /// `Unavailable`, `Denied`, `BadKey`, …: nothing is lost, and calling again continues.
     pub async fn next(&mut self) -> Result<Followed, StoreError> {
         let Some(watch) = &mut self.watch else { return self.state().await };
         match watch.next().await {

@@ -10,10 +10,10 @@ use crate::backend::{BoxFuture, Change, ChangeBatch, ChangeStream};
 use crate::error::Closed;
 use crate::{KeyRange, StoreError, Version};
 
-/// A bounded list of what every transaction changed, and the means to wait for the next.
+/// A bounded list of the changes of every transaction, and the means to wait for the next.
 ///
-/// A watcher is woken by changes of its range only: to wake a thread costs more than all else that is done here, and
-/// most transactions are for one watcher of many.
+/// A watcher is woken by changes of its range only: waking a thread costs more than everything else
+/// here, and most transactions concern one watcher of many.
 #[derive(Debug)]
 pub(crate) struct History {
     inner: Mutex<Inner>,
@@ -24,26 +24,26 @@ struct Inner {
     batches: VecDeque<Arc<ChangeBatch>>,
     bytes: usize,
     bytes_max: usize,
-    /// Every change behind this version is in `batches`.
+    /// `batches` has every change after this version.
     base: Version,
-    /// Of the last transaction.
+    /// The version of the last transaction.
     newest: Version,
     watchers: HashMap<u64, Place>,
     next_watcher: u64,
     closed: bool,
 }
 
-/// How far a watcher is.
+/// The position of a watcher.
 #[derive(Debug)]
 struct Place {
     range: KeyRange,
-    /// Nothing up to here is for it, or it has seen it.
+    /// The watcher has seen everything up to this version, or has no changes there.
     after: Version,
     wake: Arc<Notify>,
 }
 
 fn bytes_of(batch: &ChangeBatch) -> usize {
-    // 64: what a change costs besides its bytes, roughly.
+    // 64: roughly the cost of a change besides its bytes.
     let change = |c: &Change| 64 + c.key.len() + c.value.as_ref().map_or(0, Vec::len);
     batch.changes.iter().map(change).sum()
 }
@@ -63,7 +63,7 @@ impl History {
         Arc::new(Self { inner: Mutex::new(inner) })
     }
 
-    /// Adds what transactions changed, in the order of their versions, and wakes those who watch it.
+    /// Adds the changes of transactions, in the order of their versions, and wakes their watchers.
     pub(crate) fn publish(&self, batches: Vec<ChangeBatch>) {
         let mut inner = self.inner.lock();
         let mut woken = Vec::new();
@@ -105,7 +105,8 @@ impl History {
 }
 
 impl Inner {
-    /// Who is to be told of a transaction; all others that had nothing to see before are past it.
+    /// Returns the watchers to wake for a transaction; all others that were up to date move past
+    /// it.
     fn pass(&mut self, batch: &ChangeBatch) -> Vec<Arc<Notify>> {
         let newest = self.newest;
         let concerned = self.watchers.values_mut().filter_map(|place| {
@@ -120,7 +121,7 @@ impl Inner {
         concerned.collect()
     }
 
-    /// The next transaction that concerns a watcher, if there is one.
+    /// Returns the next transaction that concerns a watcher, if there is one.
     fn poll(&mut self, id: u64) -> Result<Option<ChangeBatch>, StoreError> {
         let Self { batches, base, watchers, closed, newest, .. } = self;
         let place = watchers.get_mut(&id).expect("a watcher has a place until it is dropped");
@@ -141,7 +142,7 @@ impl Inner {
     }
 }
 
-/// A place in the history.
+/// A handle to a position in the history.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     history: Arc<History>,
@@ -162,7 +163,7 @@ impl ChangeStream for Watcher {
                 if let Some(batch) = self.history.inner.lock().poll(self.id)? {
                     return Ok(batch);
                 }
-                // A change that comes before this is noted in it.
+                // `Notify` stores a wake-up that comes before this.
                 self.wake.notified().await;
             }
         })
@@ -192,7 +193,7 @@ mod tests {
         for version in 1..=50 {
             history.publish(change(version, "b"));
         }
-        // More than is kept: it would be lost to one who had to read it.
+        // More than is kept: a watcher that had to read it would lose it.
         assert_eq!(next(&mut behind).await, Err(StoreErrorKind::Compacted));
         let soon = tokio::time::timeout(std::time::Duration::ZERO, woken.notified());
         assert!(soon.await.is_err(), "nothing was for it");

@@ -12,12 +12,12 @@ pub(crate) const RESERVED: u8 = 0xff;
 pub struct KeyRange {
     /// First key of the range.
     pub start: Vec<u8>,
-    /// First key behind the range.
+    /// First key after the range.
     pub end: Vec<u8>,
 }
 
 impl KeyRange {
-    /// The keys from `start` up to but not with `end`.
+    /// The keys from `start` up to but excluding `end`.
     pub fn new(start: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Self {
         Self { start: start.into(), end: end.into() }
     }
@@ -74,7 +74,7 @@ impl KeyRange {
     }
 }
 
-/// The first key behind `key`.
+/// The first key after `key`.
 pub(crate) fn after(key: &[u8]) -> Vec<u8> {
     let mut after = Vec::with_capacity(key.len() + 1);
     after.extend_from_slice(key);

@@ -4,26 +4,26 @@
 //! [`Transaction`] reads keys and ranges at one version, buffers its writes, and commits if nothing
 //! that it read has changed. Reading order:
 //!
-//! - [`Store`], [`Transaction`]: what users call; [`Store::transact`] repeats after conflicts,
-//!   [`Store::transact_once`] also after lost answers, exactly once; [`Store::follow`] keeps a
-//!   copy of a range.
-//! - [`Backend`], [`Session`], [`ChangeStream`]: what an engine does. `docs/store.md` has the scheme
-//!   of each and what it costs.
+//! - [`Store`], [`Transaction`]: the API for users; [`Store::transact`] repeats after conflicts,
+//!   [`Store::transact_once`] also after lost answers, exactly once; [`Store::follow`] keeps a copy
+//!   of a range.
+//! - [`Backend`], [`Session`], [`ChangeStream`]: the API of an engine. `docs/store.md` has the
+//!   scheme of each and its costs.
 //! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
 //! - `EtcdBackend`: an etcd cluster (feature `etcd`, on by default).
 //! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
 //! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
 //!
 //! Invariants, checked by one conformance suite over all engines:
-//! 1. Strictly serializable: phantoms by insert and by delete included; what was acknowledged before
-//!    a transaction began is seen by it.
-//! 2. A commit that was answered survives what the engine is built for; what a transaction reads is
-//!    durable already.
+//! 1. Strictly serializable, phantoms by insert and by delete included; a transaction sees every
+//!    commit that was acknowledged before it began.
+//! 2. An answered commit survives the crashes that the engine is built for; data that a transaction
+//!    reads is already durable.
 //! 3. A lost answer is [`StoreError::Unknown`], never a guess.
-//! 4. A watch shows every change behind its version once, in order, or says `Compacted`.
-//! 5. The bounds of `types::limits` are the same on every engine and are named when broken.
+//! 4. A watch shows every change after its version once, in order, or returns `Compacted`.
+//! 5. The bounds of `types::limits` are the same on every engine, and errors name them.
 //!
-//! Absent on purpose: blind deletion of a range (etcd could not tell readers of it), leases (the
+//! Absent on purpose: blind deletion of a range (etcd could not notify its readers), leases (the
 //! manager has its own), record encodings (`types` has them), secondary indexes, caching.
 
 mod backend;

@@ -1,7 +1,7 @@
-//! The store's contract in the simplest way: everything in memory, one commit at a time.
+//! The simplest implementation of the contract: everything in memory, one commit at a time.
 //!
-//! Deterministic, without clock, threads or randomness: what the simulator wraps with its faults
-//! and what unit tests of managers run on. Nothing survives the process.
+//! Deterministic, without clock, threads or randomness: the simulator wraps it with faults, and
+//! unit tests of managers use it. Nothing survives the process.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -30,7 +30,7 @@ type Values = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug)]
 struct State {
     version: Version,
-    /// Shared with the transactions that read it; copied when it changes while one does.
+    /// Shared with the transactions that read it; a change during a read copies it.
     values: Arc<Values>,
     resolver: Resolver,
 }
@@ -60,7 +60,7 @@ impl Backend for MemoryBackend {
         Box::pin(std::future::ready(Ok(watcher)))
     }
 
-    /// There is no time here: lets the executor run something else once.
+    /// Lets the executor run another task once: there is no time here.
     fn pause(&self, _at_most: Duration) -> BoxFuture<'_, ()> {
         let mut yielded = false;
         Box::pin(std::future::poll_fn(move |context| {
@@ -118,7 +118,7 @@ impl Session for MemorySession {
     }
 
     fn commit(self: Box<Self>, commit: Commit) -> BoxFuture<'static, Result<Version, StoreError>> {
-        // Without the values, or this very transaction would make the commit copy them.
+        // Drops the values first, or this very transaction would make the commit copy them.
         let at = self.snapshot.map(|(version, _)| version);
         Box::pin(std::future::ready(self.backend.apply(at, commit)))
     }

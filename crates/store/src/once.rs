@@ -1,11 +1,11 @@
-//! Exactly once: the record of a request is written in the same transaction as its effects, so
-//! that repeating it after a lost answer finds the record instead of doing it again.
+//! Exactly once: the record of a request is written in the same transaction as its effects, so that
+//! a repetition after a lost answer finds the record instead of executing again.
 //!
 //! Two attempts of one request can both be under way, the first delayed in the network. Both have
 //! read that there is no record and conflict on it, so that one of them loses.
 //!
-//! Records are removed by epoch. A removed record could be taken for a request that never ran, so
-//! removal first raises a floor, which every request reads: one below it is refused.
+//! Records are removed by epoch. A request with a removed record could be taken for one that never
+//! ran, so removal first raises a floor, which every request reads: one below it is refused.
 
 use crate::key::RESERVED;
 use crate::store::Attempts;
@@ -13,27 +13,27 @@ use crate::{KeyRange, RangeOptions, Store, StoreError, TransactError, Transactio
 
 const RECORDS: &[u8] = &[RESERVED, b'r'];
 const FLOOR: &[u8] = &[RESERVED, b'f'];
-/// Records removed by one transaction: a delete counts two.
+/// Records removed by one transaction: a delete counts as two writes.
 const REMOVED_MAX: usize = millpond_types::limits::STORE_TXN_WRITES_MAX / 2;
 
-/// The name of a request, chosen by who asks and the same for all of its attempts.
+/// The name of a request, chosen by the caller and the same for all of its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId {
-    /// When it was chosen, in units that the user of the store decides on (hours, say). Records are
+    /// Time of the choice, in units that the user of the store decides on (hours, say). Records are
     /// removed by epoch.
     pub epoch: u64,
     /// Unlike any other of the epoch: random, or a client and its sequence number.
     pub id: u128,
 }
 
-/// What a request returned.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What `work` returned when it ran.
+    /// The result of `work`.
     pub bytes: Vec<u8>,
-    /// True when an earlier attempt had done it.
+    /// True when an earlier attempt had taken effect.
     pub repeated: bool,
-    /// The version that it made; none when an earlier attempt had done it.
+    /// The version that it made; `None` when an earlier attempt had taken effect.
     pub version: Option<Version>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) fn is_own(key: &[u8]) -> bool {
 }
 
 impl Store {
-    /// Runs `work` in a transaction exactly once per `request`, whatever happens to the answers:
-    /// repeats it after conflicts, while the store is not available and after unknown outcomes,
-    /// `STORE_ATTEMPTS_MAX` times at most. Returns what `work` returned when it took effect, now or
+    /// Runs `work` in a transaction exactly once per `request`, even when answers are lost: repeats
+    /// it after conflicts, while the store is not available and after unknown outcomes,
+    /// `STORE_ATTEMPTS_MAX` times at most. Returns the result of `work` when it took effect, now or
     /// in an earlier call with the same `request`.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl Store {
             };
             let kind = failed.store_error().map(StoreError::kind);
             if !attempts.again(kind, true) {
-                // An earlier attempt whose answer was lost may have done it: then only that is
-                // true, whatever became of the last attempt.
+                // An earlier attempt with a lost answer may have taken effect: then the error must
+                // be `Unknown`, not that of the last attempt.
                 return Err(lost.unwrap_or(failed));
             }
             if kind == Some(crate::StoreErrorKind::Unknown) {
@@ -97,7 +97,7 @@ impl Store {
         }
     }
 
-    /// Whether some request of this epoch or a later one was done.
+    /// Whether a request of this epoch or a later one was done.
     ///
     /// # Errors
     /// As [`Store::transact`].
@@ -107,7 +107,7 @@ impl Store {
         Ok(!self.begin().read_range(&range, options).await?.entries.is_empty())
     }
 
-    /// Whether a request is known to be done. When it is not, it may be under way.
+    /// Whether a request is known to be done. Otherwise it may still be under way.
     ///
     /// # Errors
     /// As [`Store::transact`].
@@ -116,11 +116,11 @@ impl Store {
         Ok(found.iter().any(Option::is_some))
     }
 
-    /// Removes the records of all requests of epochs before `floor`. From then on such a request
-    /// is refused. Call it with an epoch that no client repeats requests of any more.
+    /// Removes the records of all requests of epochs before `floor`. From then on such a request is
+    /// refused. Call it with an epoch for which no client repeats requests any more.
     ///
     /// # Errors
-    /// As [`Store::transact`]; calling again goes on where it stopped.
+    /// As [`Store::transact`]; calling again continues.
     pub async fn forget_requests(&self, floor: u64) -> Result<(), StoreError> {
         self.transact(|txn| async move {
             let old = read_floor(txn.read_keys(&[FLOOR], true).await?.pop().flatten())?;
@@ -131,7 +131,7 @@ impl Store {
         loop {
             let more = self
                 .transact(|txn| async move {
-                    // Nobody writes below the floor any more, so this needs no conflict.
+                    // No request writes below the floor any more, so this needs no conflict.
                     let options =
                         RangeOptions { limit: REMOVED_MAX, snapshot: true, reverse: false };
                     let page = txn.read_range(range, options).await?;

@@ -1,11 +1,11 @@
-//! What a transaction has read: the keys and ranges that must not change before it commits.
+//! The read set of a transaction: the keys and ranges that must not change before it commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::KeyRange;
 
-/// Keys and ranges, the ranges merged where they touch, keys inside ranges left out.
+/// Keys and ranges. Touching ranges are merged, and keys inside ranges are left out.
 #[derive(Clone, Debug, Default)]
 pub struct ReadSet {
     keys: BTreeSet<Vec<u8>>,
@@ -27,8 +27,8 @@ impl ReadSet {
             return;
         }
         let (mut start, mut end) = (range.start.clone(), range.end.clone());
-        // Everything that overlaps or touches: the last one that starts before us, and all that
-        // start inside us.
+        // Everything that overlaps or touches: the last one that starts before the new range, and
+        // all that start inside it.
         let before = self.ranges.range(..=start.clone()).next_back();
         if let Some((s, e)) = before.map(|(s, e)| (s.clone(), e.clone()))
             && e >= start
@@ -79,7 +79,7 @@ impl ReadSet {
         self.keys.is_empty() && self.ranges.is_empty()
     }
 
-    /// Conflicts as `STORE_TXN_CONFLICTS_MAX` counts them: a key one, a range two.
+    /// Conflicts as `STORE_TXN_CONFLICTS_MAX` counts them: a key as one, a range as two.
     #[must_use]
     pub fn cost(&self) -> usize {
         self.keys.len() + 2 * self.ranges.len()

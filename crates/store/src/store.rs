@@ -14,9 +14,9 @@ pub struct Store {
     backend: Arc<dyn Backend>,
 }
 
-/// The error of what runs inside a transaction: the store's own, or one that carries it.
+/// The error of work inside a transaction: the store's own, or one that carries it.
 pub trait TransactError: From<StoreError> {
-    /// The store's error, when it is one: the loop decides by it whether to repeat.
+    /// The store's error, if it is one: it decides whether the loop repeats.
     fn store_error(&self) -> Option<&StoreError>;
 }
 
@@ -39,12 +39,12 @@ impl Store {
         Transaction::new(self.backend.begin())
     }
 
-    /// Follows the changes of `range` behind version `after`: every one, in order. What follows a
-    /// read starts behind [`Transaction::version`].
+    /// Follows the changes of `range` after version `after`: every one, in order. To continue from
+    /// a read, start after [`Transaction::version`].
     ///
     /// # Errors
-    /// `Compacted` when changes behind `after` are no longer kept (it may come with the first
-    /// `next` instead); `BadKey`, `Unavailable`.
+    /// `Compacted` when changes after `after` are no longer kept (it may come with the first `next`
+    /// instead); `BadKey`, `Unavailable`.
     pub async fn watch(
         &self,
         range: KeyRange,
@@ -117,7 +117,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     /// Counts a failed attempt; true when it is worth another one. After an unknown outcome only
-    /// what is harmless when it has happened already (`once`) may be repeated.
+    /// work that may take effect twice without harm (`once`) is repeated.
     pub(crate) fn again(&mut self, failed: Option<StoreErrorKind>, once: bool) -> bool {
         self.done += 1;
         let worth = match failed {

@@ -17,10 +17,10 @@ use crate::{KeyRange, ReadSet, StoreError, Version};
 /// The new value of a key; `None` deletes it.
 type Write = Option<Vec<u8>>;
 
-/// Values up to this length are kept for another read by their transaction: whoever asks whether a record is still what it was
-/// asks for it twice.
+/// Length up to which values are kept for another read in their transaction: code that checks
+/// whether a record has changed reads it twice.
 const SEEN_BYTES_MAX: usize = 1 << 10;
-/// So many of them: who reads more reads through a range.
+/// Limit of kept values: a transaction that reads more keys uses a range.
 const SEEN_MAX: usize = 64;
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
@@ -28,11 +28,11 @@ type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 /// How to read a range.
 #[derive(Clone, Copy, Debug)]
 pub struct RangeOptions {
-    /// Entries wanted at most; at most `STORE_PAGE_KEYS_MAX` come.
+    /// Limit of the entries; at most `STORE_PAGE_KEYS_MAX` are returned.
     pub limit: usize,
     /// From the last key down. On etcd this costs the server the whole range.
     pub reverse: bool,
-    /// Without a conflict: the commit does not mind when the range changes.
+    /// Without a conflict: the commit succeeds even if the range changes.
     pub snapshot: bool,
 }
 
@@ -53,19 +53,19 @@ impl RangeOptions {
 /// Some entries of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// Keys and values in the order asked for.
+    /// Keys and values in the requested order.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What is left of the range; read it for the next page. A page may be short, even empty, and
-    /// still have a rest.
+    /// The rest of the range; read it for the next page. A page may be short, even empty, and still
+    /// have a rest.
     pub rest: Option<KeyRange>,
 }
 
-/// A transaction: serializable, bounded by `types::limits`, and nothing to anybody else until
+/// A transaction: serializable, bounded by `types::limits`, and invisible to others until
 /// [`Transaction::commit`]. It sees its own writes.
 ///
-/// What it reads is true only if its commit succeeds: do nothing outside of the store before.
-/// Clones are the same transaction: its loops hand one to the work and keep one to commit. Dropping
-/// all of them gives up.
+/// Values that it reads are valid only if its commit succeeds: have no effects outside of the store
+/// before. Clones are the same transaction: its loops hand one to the work and keep one to commit.
+/// Dropping all of them gives up.
 #[derive(Clone)]
 pub struct Transaction {
     inner: Arc<Inner>,
@@ -81,12 +81,12 @@ struct Inner {
 struct State {
     reads: ReadSet,
     writes: BTreeMap<Vec<u8>, Write>,
-    /// Short values that were read: they stay what they were, and are not asked for again.
+    /// Short values that were read: they cannot change, and are not read again.
     seen: HashMap<Vec<u8>, Write>,
-    /// Of `writes`: cost and bytes.
+    /// Cost and bytes of `writes`.
     cost: usize,
     bytes: usize,
-    /// Committed, or tried to be.
+    /// A commit was made or attempted.
     ended: bool,
 }
 
@@ -100,7 +100,7 @@ impl fmt::Debug for Transaction {
     }
 }
 
-/// Who uses a transaction behind its commit gets this.
+/// The error for uses of a transaction after its commit.
 fn ended() -> StoreError {
     StoreError::Unavailable("the transaction has ended".into())
 }
@@ -111,7 +111,7 @@ impl Transaction {
         Self { inner: Arc::new(Inner { session, state: Mutex::default() }) }
     }
 
-    /// The version that all reads see. A watch of what was read starts behind it.
+    /// The version that all reads see. A watch of the data that was read starts after it.
     ///
     /// # Errors
     /// `Unavailable`, `Damaged`.
@@ -139,7 +139,7 @@ impl Transaction {
         self.read_keys(keys, true).await
     }
 
-    /// The value of `key`, without a conflict: the commit does not mind when it changes.
+    /// The value of `key`, without a conflict: the commit succeeds even if it changes.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -224,8 +224,8 @@ impl Transaction {
         Ok(Page { entries, rest: (!rest.is_empty()).then_some(rest) })
     }
 
-    /// All entries of a range, page by page. For ranges that are known to be small: a
-    /// transaction is bounded, and so is memory.
+    /// All entries of a range, page by page. For ranges that are known to be small: transactions
+    /// and memory are bounded.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -279,8 +279,8 @@ impl Transaction {
         self.inner.state.lock().write(key, value)
     }
 
-    /// Applies all writes, if nothing that was read has changed since. Durable and seen by every
-    /// transaction that begins later once `Ok` returns. A transaction without writes always
+    /// Applies all writes, if nothing that was read has changed since. Durable, and visible to
+    /// every transaction that begins later, once `Ok` returns. A transaction without writes always
     /// succeeds: it saw one state of the store.
     ///
     /// Dropping the future leaves the outcome unknown.
@@ -300,8 +300,8 @@ impl Transaction {
 }
 
 impl State {
-    /// What is known of `keys`: the transaction's own values, and those that were read before. Notes those that are not its own
-    /// as conflicts.
+    /// Returns the known values of `keys`: the transaction's own, and those that were read before.
+    /// Adds keys without an own value as conflicts.
     fn plan(&mut self, keys: &[&[u8]], conflict: bool) -> Result<Vec<Option<Write>>, StoreError> {
         if conflict {
             let read = keys.iter().filter(|key| !self.writes.contains_key(**key));
@@ -356,7 +356,8 @@ fn bound(what: &'static str, bound: usize, actual: usize) -> Result<(), StoreErr
     if actual <= bound { Ok(()) } else { Err(StoreError::TooLarge { what, bound, actual }) }
 }
 
-/// What a page looks like under the transaction's own writes, and the part of the range it covers.
+/// Applies the transaction's own writes to a page. Returns its entries, and the part of the range
+/// that it covers.
 fn overlay(
     writes: &BTreeMap<Vec<u8>, Write>,
     read: &RangeRead,
@@ -404,7 +405,7 @@ mod tests {
     use crate::backend::{BoxFuture, Commit, RangeRead, RawPage, Session};
     use crate::{StoreError, Version};
 
-    /// A state with values of these lengths, which counts the keys it is asked for.
+    /// A state with values of one length, which counts the keys that are read.
     struct Counted(Arc<AtomicUsize>, usize);
 
     impl Session for Counted {
@@ -430,7 +431,7 @@ mod tests {
             self: Box<Self>,
             commit: Commit,
         ) -> BoxFuture<'static, Result<Version, StoreError>> {
-            // As many as there are conflicts.
+            // The number of conflicts.
             Box::pin(async move { Ok(Version(commit.reads.keys().count() as u64)) })
         }
     }

@@ -1,9 +1,11 @@
-//! Room in the journal that is written before commits come to it.
+//! Room in the journal that is written before commits need it.
 //!
-//! fjall makes a journal as a hole of 64 MiB, and syncs it for every batch. Where blocks of a file are written first, a sync
-//! commits the file system's own journal too. `PostgreSQL` fills its WAL with zeros for that (`wal_init_zero`); here the commit
-//! thread does, between two batches, when nobody else writes to the journal. A hole and zeros are the same to whoever
-//! reads, so nothing depends on what is done here. A journal that was opened again has no room: fjall appends to it.
+//! fjall makes a journal as a hole of 64 MiB, and syncs it for every batch. Where a sync covers
+//! blocks that are written for the first time, it also commits the file system's own journal.
+//! `PostgreSQL` fills its WAL with zeros for that reason (`wal_init_zero`); here the commit thread
+//! does, between two batches, when no other thread writes to the journal. A hole and zeros read the
+//! same, so correctness does not depend on this module. A journal that was opened again has no
+//! room: fjall appends to it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,28 +14,28 @@ use millpond_env::files::SparseFile;
 
 use super::journal::journals;
 
-/// Bytes that are written at once: with the batch behind it they take half a millisecond to sync.
+/// Bytes written at once: with the batch after it they take half a millisecond to sync.
 const PIECE: usize = 256 << 10;
-/// More than the entry of a key has beside its bytes, compression that does not pay included.
+/// Upper bound of an entry's bytes besides key and value, including compression that does not pay.
 const ENTRY: usize = 128;
 
-/// fjall goes to the next journal where one has more bytes than that, and not before.
+/// fjall moves to the next journal when one has more bytes than this, and not before.
 const NEXT_AT: u64 = 64_000_000;
 
-/// The journal that is written to.
+/// The current journal.
 pub(crate) struct Ahead {
     folder: PathBuf,
     number: u64,
-    /// None when it is of no use: it has no room, or could not be opened.
+    /// `None` when it has no room, or could not be opened.
     file: Option<SparseFile>,
-    /// Where what was written before it is needed ends.
+    /// End of the bytes written ahead.
     end: u64,
-    /// Commits may have come so far.
+    /// Upper bound of the bytes that commits have used.
     used: u64,
 }
 
 impl Ahead {
-    /// Of the journals in this folder.
+    /// Opens the newest journal in this folder.
     pub(crate) fn new(folder: &Path) -> Self {
         let newest = journals(folder).ok().and_then(|all| all.last().map(|(number, _)| *number));
         let mut this = Self { folder: folder.to_owned(), number: 0, file: None, end: 0, used: 0 };
@@ -41,12 +43,12 @@ impl Ahead {
         this
     }
 
-    /// What a batch of so many keys with so many bytes may take at most.
+    /// The maximal size of a batch of `keys` keys with `bytes` bytes.
     pub(crate) const fn room(keys: usize, bytes: usize) -> usize {
         bytes + bytes / 64 + (keys + 2) * ENTRY
     }
 
-    /// The commit thread has written so many bytes, at most, and syncs nothing now.
+    /// Notes that the commit thread has written at most `bytes` bytes, and syncs nothing now.
     pub(crate) fn wrote(&mut self, bytes: usize) {
         while self.may_have_ended() && self.path(self.number + 1).exists() {
             self.open(self.number + 1);
@@ -61,7 +63,7 @@ impl Ahead {
         }
     }
 
-    /// Where one that was opened again ends is not known.
+    /// The end of a journal that was opened again is unknown.
     const fn may_have_ended(&self) -> bool {
         self.file.is_none() || self.used > NEXT_AT
     }
@@ -70,7 +72,7 @@ impl Ahead {
         let Some(file) = &self.file else { return Ok(()) };
         match file.fill_hole(self.end, PIECE)? {
             Some(end) => {
-                // What lies before is behind us, or was written here.
+                // Bytes before the end are used, or were written here.
                 self.used = self.used.min(end - PIECE as u64);
                 self.end = end;
             }
@@ -125,7 +127,7 @@ mod tests {
         let bytes = std::fs::read(folder.path().join("7.jnl")).unwrap();
         assert!(bytes[..2_000_000].iter().all(|byte| *byte == 5));
         assert!(bytes[2_000_000..].iter().all(|byte| *byte == 0));
-        // The next one, which is looked for where this one is full.
+        // The next journal, which is looked for once this one is full.
         file.write_all_at(&vec![5; 4 << 20], 0).unwrap();
         ahead.wrote(4 << 20);
         let next = journal(&folder.path().join("8.jnl"));
@@ -142,7 +144,7 @@ mod tests {
         ahead.wrote(100);
         ahead.wrote(1 << 20);
         assert_eq!(std::fs::read(&path).unwrap(), [5; 10_000]);
-        // Nor is there anything to do without a journal.
+        // Nothing happens without a journal, either.
         Ahead::new(&folder.path().join("none")).wrote(100);
     }
 }

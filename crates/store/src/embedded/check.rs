@@ -1,4 +1,5 @@
-//! The folder of a store before fjall opens it: everything that was committed is there, or it is not opened.
+//! Checks the folder of a store before fjall opens it: all committed data is there, or the store is
+//! not opened.
 
 use std::io;
 use std::path::Path;
@@ -18,17 +19,17 @@ const MARK: (&str, &[u8]) = ("version", b"FJL\x03");
 /// A folder that may be opened.
 #[derive(Default)]
 pub(crate) struct Checked {
-    /// What it must have. Stores that were made before have none, and a new one.
+    /// Its required content. New stores and those from before seals have none.
     pub(crate) seal: Option<Seal>,
     /// The last batch in its journals.
     pub(crate) last: Option<Link>,
-    /// Something was committed once.
+    /// Something has been committed.
     pub(crate) is_used: bool,
-    /// Tables that were not compared yet.
+    /// Tables still to be compared.
     pub(crate) later: Vec<Table>,
 }
 
-/// Checks the folder of a store, and repairs what can be repaired without a loss.
+/// Checks the folder of a store, and makes repairs that lose nothing.
 pub(crate) fn check(store: &Path) -> Result<Checked, StoreError> {
     look(store).map_err(|damage| damage.told(store))
 }
@@ -43,7 +44,7 @@ fn look(store: &Path) -> Result<Checked, Damage> {
     let folders = trees::numbers(store)?;
     let is_used = seal.is_some() || found.trees != 0 || !trees::are_bare(store, &folders)?;
     if !is_used {
-        // A start that made it was cut off. fjall goes on from where it has made its mark.
+        // The start that made it was cut off. fjall continues once it has made its mark.
         if mark(store)?.len() < MARK.1.len() {
             for number in journals {
                 remove(&journal(store, number)).map_err(failed)?;
@@ -65,7 +66,7 @@ fn look(store: &Path) -> Result<Checked, Damage> {
     Ok(Checked { seal, last, is_used, later })
 }
 
-/// What there is of fjall's mark.
+/// Reads fjall's mark, which may be shorter or missing.
 fn mark(store: &Path) -> Result<Vec<u8>, Damage> {
     let path = store.join(MARK.0);
     let read = FileReader::open(&path).and_then(|mut file| {
@@ -81,7 +82,7 @@ fn mark(store: &Path) -> Result<Vec<u8>, Damage> {
     }
 }
 
-/// Writes the mark again where it is gone or shorter: it is always the same.
+/// Writes the mark again if it is gone or shorter: it is always the same.
 fn set_mark(store: &Path) -> Result<(), Damage> {
     let (found, path) = (mark(store)?, store.join(MARK.0));
     if found == MARK.1 {

@@ -19,11 +19,12 @@ use super::{Published, Shared};
 use crate::backend::{Change, ChangeBatch, Commit};
 use crate::{Resolver, StoreError, Version};
 
-/// For how long it is believed that the disk has room: what is committed in so long is little beside what is kept free.
+/// How long the disk is assumed to have room after a check: commits in this time are small compared
+/// with the space that is kept free.
 const ROOM_FOR: Duration = Duration::from_millis(50);
 
 pub(crate) struct Request {
-    /// The version of its reads; none when it read nothing.
+    /// The version of its reads; `None` when it read nothing.
     pub(crate) at: Option<Version>,
     pub(crate) commit: Commit,
     pub(crate) reply: Reply,
@@ -41,19 +42,20 @@ pub(crate) struct Committer {
     ahead: Ahead,
     /// When the disk had room last.
     had_room: Option<Tick>,
-    /// A write or sync failed. What is on disk is unknown until the store is opened again, and a
-    /// sync that is repeated may succeed without having written anything (Rebello et al., "Can
-    /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any more.
+    /// A write or sync failed. The content of the disk is unknown until the store is opened again,
+    /// and a repeated sync may succeed without having written anything (Rebello et al., "Can
+    /// Applications Recover from fsync Failures?", USENIX ATC 2020), so nothing is written any
+    /// more.
     failed: Option<Arc<fjall::Error>>,
 }
 
-/// Where a store that was opened stands.
+/// The state of a store that was opened.
 pub(crate) struct Sealed {
     pub(crate) last: Link,
     pub(crate) keeper: Keeper,
 }
 
-/// What a round has gathered.
+/// The transactions of a round.
 #[derive(Default)]
 struct Round {
     changes: Vec<ChangeBatch>,
@@ -127,12 +129,13 @@ impl Committer {
         if full && commit.writes.values().any(Option::is_some) {
             return Some(StoreError::Full("its disk has no room left".into()));
         }
-        // Who read nothing has nothing to conflict on.
+        // A transaction without reads cannot conflict.
         self.resolver.check(&commit.reads, at.unwrap_or(self.version)).err()
     }
 
-    /// Makes what was accepted durable, publishes it, answers everybody, and tells the watchers: to wake them takes time, and
-    /// those who wait for an answer do not wait for that.
+    /// Makes the accepted transactions durable, publishes them, answers all requests, and then
+    /// notifies the watchers: waking them takes time, and clients that wait for an answer should
+    /// not wait for that.
     fn finish(&mut self, round: Round) {
         let mut room = 0;
         let written = if round.accepted.is_empty() {
@@ -145,7 +148,7 @@ impl Committer {
             Ok(()) => {
                 self.publish(&round.changes);
                 for (version, reply) in round.accepted {
-                    // An error here says that nobody waits any more; it is committed all the same.
+                    // An error here means that no client waits any more; the commit stands.
                     let _ = reply.send(Ok(version));
                 }
                 self.shared.history.publish(round.changes);
@@ -168,7 +171,8 @@ impl Committer {
         }
     }
 
-    /// One batch, because fjall writes a batch atomically, with the last value of each key; one sync. Then the seal says so.
+    /// Writes one batch, because fjall writes a batch atomically, with the last value of each key;
+    /// syncs once; then updates the seal.
     fn write(&mut self, changes: &[ChangeBatch]) -> fjall::Result<()> {
         let shared = &self.shared;
         let changes = changes.iter().flat_map(|batch| &batch.changes);

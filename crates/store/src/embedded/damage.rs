@@ -1,11 +1,11 @@
-//! What is wrong with a file of the store, and what to do.
+//! Damage of a file of the store, with advice.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::StoreError;
 
-/// A file that is not as it must be.
+/// A damaged or missing file.
 #[derive(Debug)]
 pub(crate) struct Damage {
     path: PathBuf,
@@ -17,7 +17,7 @@ impl Damage {
         Self { path: path.into(), what: what.into() }
     }
 
-    /// What the user is told of the store in `folder`.
+    /// The user's error for the store in `folder`.
     pub(crate) fn told(self, folder: &Path) -> StoreError {
         StoreError::Damaged(Box::new(Told { damage: self, folder: folder.to_owned() }))
     }

@@ -1,5 +1,5 @@
-//! Whatever file is missing, cut or flipped: a store starts with everything that was acknowledged, or it refuses and says what
-//! to do.
+//! With any file missing, cut or flipped, a store starts with everything that was acknowledged, or
+//! it refuses and gives advice.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn open(path: &Path) -> Result<EmbeddedBackend, StoreError> {
     EmbeddedBackend::open(&EmbeddedOptions::new(path))
 }
 
-/// Commits some more, in all trees, one batch after the other.
+/// Commits more data, in all trees, one batch after the other.
 async fn fill(backend: &EmbeddedBackend, round: u8, written: &mut Entries) {
     let store = Store::new(Arc::new(backend.clone()));
     for n in 0..6_u8 {
@@ -40,7 +40,7 @@ async fn fill(backend: &EmbeddedBackend, round: u8, written: &mut Entries) {
     }
 }
 
-/// Writes the memory of these trees out: data, meta, contents.
+/// Flushes the memory tables of these trees: data, meta, contents.
 fn flush(backend: &EmbeddedBackend, trees: &[usize]) {
     let all = backend.0.shared.tables.trees();
     for tree in trees {
@@ -48,8 +48,8 @@ fn flush(backend: &EmbeddedBackend, trees: &[usize]) {
     }
 }
 
-/// A store with tables in all trees, two journals, and commits that only the journals have. `is_killed`: as it is
-/// while it is open, which a kill leaves.
+/// Makes a store with tables in all trees, two journals, and commits that only the journals have.
+/// `is_killed`: copies it while it is open, as a kill leaves it.
 async fn populated(folder: &Path, is_killed: bool) -> (PathBuf, Entries) {
     let (live, copy) = (folder.join("live"), folder.join("copy"));
     let mut written = Entries::new();
@@ -60,7 +60,7 @@ async fn populated(folder: &Path, is_killed: bool) -> (PathBuf, Entries) {
     // The first journal holds contents that no table has.
     flush(&backend, &[0, 1]);
     drop(backend);
-    // fjall begins the next journal where there is one.
+    // fjall starts the next journal if it exists.
     fs::write(live.join("1.jnl"), []).unwrap();
     let backend = open(&live).unwrap();
     fill(&backend, 2, &mut written).await;
@@ -72,7 +72,8 @@ async fn populated(folder: &Path, is_killed: bool) -> (PathBuf, Entries) {
     (copy, written)
 }
 
-/// As it is, without the zeros at the ends of journals; second names are second names again.
+/// Copies a folder, without the zeros at the ends of journals; second names become second names
+/// again.
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     let mut entries: Vec<_> =
@@ -114,7 +115,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What is done to a file.
+/// Damage to a file.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
     Remove,
@@ -127,7 +128,7 @@ impl Harm {
         let mut harms = vec![Self::Remove];
         let cuts = [0, 1, len / 3, len / 2, len.saturating_sub(9), len.saturating_sub(1)];
         harms.extend(cuts.into_iter().filter(|cut| *cut < len).map(Self::Cut));
-        // Each byte of what is small, the ends of all, and places in between.
+        // Each byte of small files, the ends of all, and places in between.
         let step = if len <= 64 { 1 } else { (len / 37).max(1) };
         harms.extend((0..len).step_by(step).map(Self::Flip));
         harms.extend((len.saturating_sub(20)..len).step_by(3).map(Self::Flip));
@@ -148,14 +149,15 @@ impl Harm {
 async fn everything(path: &Path) -> Result<Entries, StoreError> {
     let store = Store::new(Arc::new(open(path)?));
     let found = store.begin().range_all(&KeyRange::all(), RangeOptions::default()).await?;
-    // It goes on.
+    // The store accepts commits.
     let txn = store.begin();
     txn.put(b"counter", found.iter().find(|(key, _)| key == b"counter").unwrap().1.clone())?;
     txn.commit().await?;
     Ok(found.into_iter().collect())
 }
 
-/// It starts with everything, or it refuses with an advice, and has everything once the file is back.
+/// Checks that the store starts with everything, or refuses with advice and has everything once the
+/// file is back. Returns whether it started.
 async fn starts_right_or_refuses(
     sound: &Path,
     at: &Path,

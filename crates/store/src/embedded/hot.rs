@@ -1,8 +1,9 @@
-//! Short values that transactions read again and again: directories on the way to a file, marks, floors.
+//! Cache of short values that transactions read again and again: directories in the path of a file,
+//! marks, floors.
 //!
-//! fjall finds a key in microseconds, behind one tree per level; a create or a PUT asks for ten, of which the
-//! same eight as the last one. What is kept here is what a key has had since some version without a change, so that a
-//! transaction that reads at that version or a later one may take it.
+//! fjall finds a key in microseconds, through one tree per level; a create or a PUT reads ten keys,
+//! eight of them the same as the last one. The cache keeps the value that a key has had unchanged
+//! since some version, so a transaction that reads at that version or a later one may use it.
 
 use millpond_types::limits::{STORE_HOT_BYTES_MAX, STORE_HOT_KEYS_MAX};
 use parking_lot::Mutex;
@@ -15,14 +16,14 @@ pub(crate) struct Hot(Mutex<Inner>);
 
 struct Inner {
     values: Cache<Vec<u8>, Value>,
-    /// Changes up to here are known; transactions read at none behind it.
+    /// Changes up to this version are known; no transaction reads at a later one.
     newest: Version,
 }
 
-/// What a key has.
+/// A cached value.
 #[derive(Clone)]
 struct Value {
-    /// From then on, and until now.
+    /// The value is unchanged from this version until now.
     since: Version,
     bytes: Box<[u8]>,
 }
@@ -32,26 +33,27 @@ impl Hot {
         Self(Mutex::new(Inner { values: Cache::new(STORE_HOT_KEYS_MAX), newest }))
     }
 
-    /// What a key had at a version, if it is known.
+    /// Returns the value of a key at a version, if it is cached.
     pub(crate) fn get(&self, key: &[u8], at: Version) -> Option<Vec<u8>> {
         let inner = self.0.lock();
         let value = inner.values.get(key)?;
         (value.since <= at).then(|| value.bytes.to_vec())
     }
 
-    /// A transaction has read at a version that a key has a value.
+    /// Caches the value that a transaction has read at a version.
     pub(crate) fn note(&self, key: &[u8], bytes: &[u8], at: Version) {
         if bytes.len() > STORE_HOT_BYTES_MAX {
             return;
         }
         let mut inner = self.0.lock();
-        // It may have changed since.
+        // A value at an older version may have changed since.
         if inner.newest == at {
             inner.values.insert(key.to_vec(), Value { since: at, bytes: bytes.into() });
         }
     }
 
-    /// Transactions have changed something. To be told before anybody can read at their versions.
+    /// Applies the changes of transactions. Must be called before any transaction can read at their
+    /// versions.
     pub(crate) fn changed(&self, batches: &[ChangeBatch]) {
         let Some(newest) = batches.last().map(|batch| batch.version) else { return };
         let mut inner = self.0.lock();
@@ -59,7 +61,7 @@ impl Hot {
         for change in batches.iter().flat_map(|batch| &batch.changes) {
             let short = change.value.as_ref().filter(|bytes| bytes.len() <= STORE_HOT_BYTES_MAX);
             match short {
-                // What is read and written in turns stays.
+                // A key that is read and written in turns stays cached.
                 Some(bytes) if inner.values.contains_key(change.key.as_slice()) => {
                     let value = Value { since: newest, bytes: bytes.as_slice().into() };
                     inner.values.insert(change.key.clone(), value);
@@ -84,9 +86,10 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Transactions that are published together, each with keys and the lengths of their new values.
+        /// Transactions that are published together, each with keys and the lengths of their new
+        /// values.
         Commit(Vec<Vec<(u8, Option<usize>)>>),
-        /// A read of a key at the version so many back.
+        /// A read of a key, so many versions back.
         Read(u8, usize),
     }
 

@@ -1,11 +1,12 @@
-//! fjall's journals, read before fjall reads them.
+//! fjall's journals, checked before fjall reads them.
 //!
-//! fjall reads a journal up to the first entry that it cannot read and cuts off the rest, without a
-//! word. After a power cut that is right: the last batch may be torn, and nobody was told that
-//! it was committed. But a damaged entry in the middle would take acknowledged commits with it, and a journal that is gone or
-//! shorter is not noticed at all. So each batch names the one before it, in the record of the
-//! version; the chain is followed here from the oldest journal to the newest, and its end is compared with the seal. What is torn
-//! behind the end is cut off here, so that fjall has nothing to decide.
+//! fjall reads a journal up to the first entry that it cannot read and silently cuts off the rest.
+//! After a power cut that is right: the last batch may be torn, and its commits were not
+//! acknowledged. But a damaged entry in the middle would take acknowledged commits with it, and
+//! fjall does not notice a missing or shortened journal at all. So each batch names the one before
+//! it, in the record of the version. This module follows the chain from the oldest journal to the
+//! newest, and compares its end with the seal. It also cuts off a torn batch at the end, so that
+//! fjall has nothing to decide.
 //!
 //! ```text
 //! batch: 1 u8  items u32  sequence u64
@@ -23,11 +24,11 @@ use super::damage::Damage;
 use super::seal::Seal;
 use super::tables::{Record, VERSION_KEY};
 
-/// How fjall ends a batch.
+/// The end of a batch in fjall's format.
 const END: &[u8] = b"FJL\x03";
-/// What the copy of a torn journal is called; fjall reads `.jnl` only.
+/// File extension for the copy of a torn journal; fjall reads `.jnl` only.
 const KEPT: &str = "damaged";
-/// Looked at for zeros at once.
+/// For comparing many bytes with zeros at once.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The end of the chain: a batch's version, and the number that fjall gave it.
@@ -38,26 +39,26 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// True when both are one batch. 0 is a number that was not known.
+    /// True when both are one batch. 0 is an unknown number.
     fn is(&self, other: &Self) -> bool {
         let one_number = self.sequence == other.sequence || self.sequence == 0;
         self.version == other.version && one_number
     }
 }
 
-/// What the journals of a store have.
+/// Contents of the journals of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// The last batch; none where the journals have no batch.
+    /// The last batch; `None` when the journals have none.
     pub(crate) last: Option<Link>,
     /// The trees that batches write to: a bit for each.
     pub(crate) trees: u64,
-    /// Journals that have bytes behind their last batch, where that ends, and their bytes.
+    /// Journals with bytes after their last batch: path, end of that batch, and content.
     torn: Vec<(PathBuf, usize, Vec<u8>)>,
 }
 
 impl Found {
-    /// Cuts off what nobody was told of, and keeps a copy of it.
+    /// Cuts off batches that were never acknowledged, and keeps a copy.
     pub(crate) fn cut(self) -> io::Result<()> {
         for (path, end, bytes) in self.torn {
             tracing::warn!(path = %path.display(), bytes = bytes.len() - end,
@@ -78,7 +79,7 @@ pub(crate) fn check(folder: &Path, seal: Option<&Seal>) -> Result<Found, Damage>
     for (_, path) in &all {
         let bytes = read(path).map_err(|error| unreadable(path, &error))?;
         let (end, wrong) = follow(path, &bytes, &mut found)?;
-        // A torn batch is the last of all; behind one in an older journal no batch may follow.
+        // A torn batch must be the last of all: after one in an older journal no batch may follow.
         for (torn, at, _) in &found.torn {
             if end > 0 {
                 let text = format!(
@@ -103,7 +104,7 @@ pub(crate) fn check(folder: &Path, seal: Option<&Seal>) -> Result<Found, Damage>
     Ok(found)
 }
 
-/// The journals have all that was acknowledged.
+/// Checks that the journals have everything that was acknowledged.
 fn compare(seal: &Seal, last: Link, newest: &Path, found: &Found) -> Result<(), Damage> {
     let (path, at) = found.torn.first().map_or((newest, String::new()), |(path, end, _)| {
         (path.as_path(), format!(" at byte {end}"))
@@ -121,7 +122,8 @@ fn compare(seal: &Seal, last: Link, newest: &Path, found: &Found) -> Result<(), 
     Ok(())
 }
 
-/// Follows the chain through one journal. Where its last whole batch ends, and why not later.
+/// Follows the chain through one journal. Returns the end of its last whole batch, and the reason
+/// for stopping there.
 fn follow(path: &Path, bytes: &[u8], found: &mut Found) -> Result<(usize, &'static str), Damage> {
     let mut end = 0;
     while end < bytes.len() {
@@ -133,7 +135,7 @@ fn follow(path: &Path, bytes: &[u8], found: &mut Found) -> Result<(usize, &'stat
         let before = batch.record.as_ref().and_then(|record| record.before);
         let is_next = match (before, found.last) {
             (Some(before), Some(last)) => before.is(&last),
-            // Written by a program that did not chain batches, or the first that is here.
+            // It is from a program that did not chain batches, or the first one left.
             _ => found.last.is_none_or(|last| batch.sequence > last.sequence),
         };
         if !is_next {
@@ -190,7 +192,7 @@ struct Item<'a> {
     value: &'a [u8],
 }
 
-/// What has not been read yet.
+/// The unread rest.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -236,7 +238,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// The bytes of a journal, without the zeros it is preallocated with.
+/// Reads the bytes of a journal, without the zeros it is preallocated with.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = FileReader::open(path)?;
     let len = usize::try_from(file.len()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -251,7 +253,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The journals in `folder`, oldest first: none when there is no such folder.
+/// Lists the journals in `folder`, oldest first; none if the folder does not exist.
 pub(crate) fn journals(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let files = match list(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -270,7 +272,7 @@ pub(crate) fn journal(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{number}.jnl"))
 }
 
-/// True when at most one batch ends in `cut`, and then with its last byte.
+/// True when `cut` contains no end of a batch, or only one at its last byte.
 fn is_one_batch(cut: &[u8]) -> bool {
     let end = cut.windows(END.len()).position(|bytes| bytes == END);
     end.is_none_or(|at| at + END.len() == cut.len())

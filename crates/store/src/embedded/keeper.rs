@@ -1,4 +1,4 @@
-//! Keeps the seal and the second names of journals while the store is open.
+//! Maintains the seal and the second names of journals while the store is open.
 
 use std::io;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::journal::Link;
 use super::kept::Kept;
 use super::seal::{Seal, SealFile};
 
-/// How often journals are looked at and the seal is synced, while there are commits.
+/// How often the journals are listed and the seal is synced, while there are commits.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Keeper {
@@ -23,7 +23,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Seals an open store as it is.
+    /// Seals an open store in its present state.
     pub(crate) fn begin(store: &Path, last: Link, trees: u64) -> io::Result<Self> {
         let seal =
             Seal { version: last.version, sequence: last.sequence, trees, ..Seal::default() };
@@ -34,13 +34,13 @@ impl Keeper {
         Ok(this)
     }
 
-    /// A batch is durable, and nobody has been told of it.
+    /// Records a durable batch before it is answered.
     pub(crate) fn wrote(&mut self, last: Link) -> io::Result<()> {
         (self.seal.version, self.seal.sequence) = (last.version, last.sequence);
         self.file.write(&self.seal)
     }
 
-    /// Now and then, when nobody waits for an answer.
+    /// Syncs the seal from time to time, when no client waits for an answer.
     pub(crate) fn look(&mut self) {
         let now = RealClock::tick();
         if now.since(self.looked) >= EVERY {
@@ -49,7 +49,7 @@ impl Keeper {
         }
     }
 
-    /// For the last time.
+    /// Syncs the seal; called once more at the end.
     pub(crate) fn end(&mut self) {
         if let Err(error) = self.write_and_forget() {
             tracing::warn!(%error, "the store's seal could not be synced; it is tried again");

@@ -1,9 +1,11 @@
-//! Second names of the journals, so that none is gone before that is written down.
+//! Second names of the journals, so that the disappearance of one is recorded first.
 //!
-//! fjall removes a journal once tables have all of it; whether it did, or somebody else, cannot be told afterwards. So each
-//! journal has a second name here. Where a journal is gone, the seal is told first that it is not needed, and then the second
-//! name is removed; a start that finds a second name alone gives the journal its name back, which is harmless:
-//! fjall leaves out what tables have. On a file system without second names nothing is kept, and the rest works the same.
+//! fjall removes a journal once tables have all of it; afterwards it is impossible to tell a
+//! removal by fjall from any other. So each journal has a second name here. When a journal is gone,
+//! first the seal records that it is not needed, and then the second name is removed. A start that
+//! finds only the second name restores the journal, which is harmless: fjall skips entries that
+//! tables have. On a file system without hard links there are no second names, and the rest works
+//! the same.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,8 +30,8 @@ impl Kept {
         Self { store: store.to_owned(), folder: store.join(FOLDER) }
     }
 
-    /// Gives journals their names back, and second names to those that have none: what is there belongs to
-    /// nobody else now. The journals, oldest first.
+    /// Restores journals from second names, and gives missing second names; the caller has the
+    /// folder to itself. Returns the journals, oldest first.
     pub(crate) fn restore(&self, seal: Option<&Seal>) -> Result<Vec<u64>, Damage> {
         let failed =
             |error: io::Error| Damage::new(&self.store, format!("cannot be read: {error}"));
@@ -41,7 +43,7 @@ impl Kept {
                 link(&second, &journal(&self.store, number)).map_err(failed)?;
                 there.insert(number);
             } else {
-                // Not needed, or of a copy of the folder, and then it is another file.
+                // It is not needed, or from a copy of the folder, where it is another file.
                 remove(&second).map_err(failed)?;
             }
         }
@@ -50,7 +52,7 @@ impl Kept {
         Ok(there.into_iter().collect())
     }
 
-    /// Journals have numbers that follow each other.
+    /// Checks that no journal is missing: their numbers are consecutive.
     fn complete(&self, there: &BTreeSet<u64>, seal: Option<&Seal>) -> Result<(), Damage> {
         let first = there.first().copied().into_iter().chain(seal.map(|seal| seal.oldest)).min();
         let last = there.last().copied().into_iter().chain(seal.map(|seal| seal.newest)).max();
@@ -64,14 +66,14 @@ impl Kept {
         }
     }
 
-    /// Journals by now, the oldest and the newest. New ones get second names.
+    /// Returns the oldest and the newest journal, and gives new ones second names.
     pub(crate) fn look(&self) -> io::Result<Option<(u64, u64)>> {
         let there = numbers(&self.store)?;
         self.keep(&there);
         Ok(there.first().copied().zip(there.last().copied()))
     }
 
-    /// Removes what is older than a seal that is on disk.
+    /// Removes second names that are older than the `oldest` of a seal on disk.
     pub(crate) fn forget(&self, oldest: u64) -> io::Result<()> {
         for number in numbers(&self.folder)? {
             if number < oldest {

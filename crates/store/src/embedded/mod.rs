@@ -1,9 +1,9 @@
-//! The store of one machine: fjall on a local disk behind one committer thread.
+//! The store of one machine: fjall on a local disk with one committer thread.
 //!
-//! Transactions read a published snapshot: the state after the last sync. The committer takes
-//! what waits, finds conflicts with [`crate::Resolver`], writes all that is left as one batch, syncs
-//! once, publishes the next snapshot and answers. Therefore nobody ever reads what a power cut could
-//! take back, and a batch is in the journal whole or not at all.
+//! Transactions read a published snapshot: the state after the last sync. The committer takes the
+//! waiting transactions, finds conflicts with [`crate::Resolver`], writes the accepted ones as one
+//! batch, syncs once, publishes the next snapshot and answers. Therefore no transaction reads data
+//! that a power cut could take back, and a batch is in the journal whole or not at all.
 
 mod ahead;
 mod check;
@@ -48,10 +48,10 @@ use keeper::Keeper;
 use session::EmbeddedSession;
 use tables::Tables;
 
-/// Where the embedded store is and how much memory it may use.
+/// Place and memory of the embedded store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmbeddedOptions {
-    /// Its folder; made when it is not there. One process at a time has it open.
+    /// Its folder; made if it does not exist. One process at a time has it open.
     pub path: PathBuf,
     /// Memory for blocks read from disk.
     pub cache: ByteSize,
@@ -80,11 +80,12 @@ impl EmbeddedOptions {
     }
 }
 
-/// Bytes of journals after which fjall writes its memory tables out: bounds what a start reads, and
-/// the memory it reads it into.
+/// Bytes of journals after which fjall flushes its memory tables: bounds the bytes that a start
+/// reads, and the memory that it reads them into.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 
-/// Between two MiB of tables that are compared in the background: at most 100 MiB a second.
+/// Pause between two pieces of a table that is compared in the background: at most 100 MiB a
+/// second.
 const VERIFY_PAUSE: Duration = Duration::from_millis(10);
 
 /// A durable state of the store.
@@ -115,8 +116,9 @@ pub(crate) struct Shared {
     history: Arc<History>,
 }
 
-/// The embedded engine, used inside a tokio runtime (its pauses are tokio's). Dropping the last clone waits until everything queued is committed and
-/// the folder is free again, unless transactions still hold it.
+/// The embedded engine, for use inside a tokio runtime (its pauses are tokio's). Dropping the last
+/// clone waits until everything queued is committed and the folder is free again, unless
+/// transactions still hold it.
 #[derive(Clone)]
 pub struct EmbeddedBackend(Arc<Handle>);
 
@@ -138,13 +140,14 @@ impl fmt::Debug for EmbeddedBackend {
 
 impl EmbeddedBackend {
     /// Opens the store, or makes it. Blocks for disk reads: everything committed since the last
-    /// flush of fjall's memory tables (128 MiB at most) is read from the journals, and tables are compared with their
-    /// checksums (256 MiB at most; the rest in the background).
+    /// flush of fjall's memory tables (128 MiB at most) is read from the journals, and tables are
+    /// compared with their checksums (256 MiB at most; the rest in the background).
     ///
-    /// It starts with everything that was acknowledged, or not at all: whatever file is missing, cut or damaged.
+    /// It starts with everything that was acknowledged, or not at all, whichever file is missing,
+    /// cut or damaged.
     ///
     /// # Errors
-    /// `InUse` when another process has it open, `Config`, `Damaged` with the file and what to do.
+    /// `InUse` when another process has it open, `Config`, `Damaged` with the file and advice.
     pub fn open(options: &EmbeddedOptions) -> Result<Self, StoreError> {
         options.validate()?;
         let (database, mut checked) = open_database(options)?;
@@ -201,7 +204,7 @@ impl Closing {
         self.closed.notify_all();
     }
 
-    /// Waits a moment, and says whether it is.
+    /// Waits a moment. Returns whether the store is being closed.
     fn pause(&self) -> bool {
         let mut is_closing = self.is_closing.lock();
         if !*is_closing {
@@ -211,7 +214,7 @@ impl Closing {
     }
 }
 
-/// The batch that the next one follows.
+/// Returns the batch that the next one follows.
 fn last_batch(
     checked: &Checked,
     tables: &Tables,
@@ -224,7 +227,7 @@ fn last_batch(
             format!("has commit {} as its last, but commit {sealed} was acknowledged", version.0);
         return Err(Damage::new(path, text).told(path));
     }
-    // What a table has may have lost its number: fjall forgets those of old values.
+    // A record in a table may have lost its sequence number: fjall forgets those of old values.
     let known = checked.last.filter(|last| last.version == version.0);
     match known {
         Some(last) => Ok(last),
@@ -232,7 +235,7 @@ fn last_batch(
     }
 }
 
-/// Compares tables, slowly: there is other work for the disk.
+/// Compares tables slowly, to leave the disk to other work.
 fn verify(
     tables: Vec<trees::Table>,
     closing: &Arc<Closing>,
@@ -262,7 +265,7 @@ fn open_database(options: &EmbeddedOptions) -> Result<(Database, Checked), Store
     let io_error =
         |error: std::io::Error| Damage::new(path, format!("cannot be used: {error}")).told(path);
     make_folder(path).map_err(io_error)?;
-    // fjall's own lock: nobody else writes while the folder is looked at, and repaired.
+    // fjall's own lock: no other process writes while the folder is checked and repaired.
     let lock = FileLock::take(&path.join("lock")).map_err(io_error)?;
     let lock = lock.ok_or_else(|| StoreError::InUse { path: path.display().to_string() })?;
     let checked = check::check(path)?;
@@ -274,7 +277,7 @@ fn open_fjall(options: &EmbeddedOptions) -> Result<Database, StoreError> {
     let path = &options.path;
     let builder = Database::builder(path).cache_size(options.cache.0);
     let builder = builder.max_journaling_size(JOURNAL_BYTES_MAX);
-    // fjall asserts what the files of a store say.
+    // fjall has assertions about the files of a store.
     match std::panic::catch_unwind(AssertUnwindSafe(|| builder.open())) {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(fjall::Error::Locked)) => {

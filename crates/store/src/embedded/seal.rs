@@ -1,8 +1,9 @@
-//! What the store must have when it is opened: how far commits went, its trees, its journals.
+//! Required content of the store when it is opened: the last commit, its trees, its journals.
 //!
-//! The record is written after each batch was made durable and before the batch is answered, so it never says more than there
-//! is. It lies in the page cache until it is synced (every second, and at the end), which a kill does not
-//! take; after a power cut it may say less than was acknowledged, and then the journals are judged by themselves.
+//! The record is written after each batch is durable and before the batch is answered, so it never
+//! promises more than there is. It lies in the page cache until it is synced (every second, and at
+//! the end), which survives a kill. After a power cut it may lag behind acknowledged commits, and
+//! then the journals are judged by themselves.
 //!
 //! ```text
 //! two slots, at 0 and at 4096, written in turn; each, little endian:
@@ -19,17 +20,17 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const FILE: &str = "seal";
 const MAGIC: &[u8; 8] = b"MPSEAL01";
 const SLOT: usize = 64;
-/// Slots lie in blocks of their own: what tears one leaves the other.
+/// Slots lie in separate blocks: a torn write of one leaves the other.
 const APART: u64 = 4096;
 
-/// What the store must have.
+/// The required content of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// The version of the last batch.
     pub(crate) version: u64,
     /// The number that fjall gave it.
     pub(crate) sequence: u64,
-    /// The oldest journal that may hold what no table has.
+    /// The oldest journal that may hold entries missing in tables.
     pub(crate) oldest: u64,
     /// The newest journal that was seen.
     pub(crate) newest: u64,
@@ -66,14 +67,15 @@ impl Seal {
     }
 }
 
-/// The file it lies in.
+/// The file of the seal, and its turn.
 pub(crate) struct SealFile {
     file: PlacedFile,
     turn: u64,
 }
 
 impl SealFile {
-    /// The last seal that was written in `folder`; none where there is no such file, or nothing whole in it.
+    /// Reads the last seal that was written in `folder`; `None` if there is no file, or no whole
+    /// slot in it.
     pub(crate) fn read(folder: &Path) -> io::Result<Option<Seal>> {
         match PlacedFile::open(&folder.join(FILE)) {
             Ok(file) => Ok(newest(&file).map(|(_, seal)| seal)),
@@ -89,7 +91,7 @@ impl SealFile {
         Ok(Self { file, turn })
     }
 
-    /// Writes the next one over the last but one. Not synced.
+    /// Writes the next seal over the last but one. Not synced.
     pub(crate) fn write(&mut self, seal: &Seal) -> io::Result<()> {
         self.turn += 1;
         self.file.write_all_at(&seal.encode(self.turn), (self.turn % 2) * APART)
@@ -121,7 +123,7 @@ mod tests {
         for version in 1..6 {
             file.write(&seal(version)).unwrap();
             assert_eq!(SealFile::read(folder.path()).unwrap(), Some(seal(version)));
-            // Opened again it goes on in the other slot.
+            // Opened again it continues in the other slot.
             file = SealFile::open(folder.path()).unwrap();
         }
         let path = folder.path().join(FILE);

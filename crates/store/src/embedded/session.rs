@@ -68,14 +68,15 @@ impl Session for EmbeddedSession {
     fn commit(self: Box<Self>, commit: Commit) -> BoxFuture<'static, Result<Version, StoreError>> {
         let at = self.at.as_ref().map(|at| at.version);
         let queue = self.queue;
-        // The snapshot goes now: fjall keeps old versions for as long as somebody could read them.
+        // Drops the snapshot now: fjall keeps old versions as long as a snapshot could read them.
         drop(self.at);
         Box::pin(async move {
             let closed = || StoreError::Unavailable(Box::new(Closed));
             let queue = queue.and_then(|queue| queue.upgrade()).ok_or_else(closed)?;
             let (reply, answer) = oneshot::channel();
             queue.send(Request { at, commit, reply }).await.map_err(|_| closed())?;
-            // From here on the committer has it, and may do it though nobody waits any more.
+            // From here on the committer has it, and may commit it even if the caller stops
+            // waiting.
             answer.await.map_err(|error| StoreError::Unknown(Box::new(error)))?
         })
     }

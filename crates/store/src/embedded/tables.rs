@@ -1,8 +1,8 @@
-//! Which of fjall's trees a key lies in (RFC 0026).
+//! Assignment of keys to fjall's trees (RFC 0026).
 //!
-//! Bytes of files are most of what a store has, and are named by numbers that grow: a tree of nothing else has tables that follow
-//! each other, which go down the levels as they are. In one tree with all other keys each table covers all of them,
-//! and four new ones are merged with all that the next level has.
+//! Bytes of files are most of a store, and have growing numbers as keys. In a tree of their own
+//! their tables follow each other, and move down the levels unchanged. In one tree with all other
+//! keys each table covers all of them, and four new ones are merged with the whole next level.
 
 use fjall::{
     AbstractTree as _, Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch,
@@ -16,22 +16,23 @@ use super::journal::Link;
 use crate::{KeyRange, StoreError, Version};
 
 pub(crate) const VERSION_KEY: &[u8] = b"version";
-/// Bytes of contents that are written out at once. A sync of the journal waits behind them, and so does every commit: less is shorter
-/// and more often.
+/// Bytes of contents that are flushed at once. A sync of the journal waits for the flush, and so
+/// does every commit: smaller flushes are shorter and more frequent.
 const CONTENTS_AT_ONCE: u64 = 32 << 20;
-/// In the flags that follow the version: contents have a tree of their own. Programs that do not know a flag refuse the record.
+/// Flag after the version: contents have their own tree. Programs that do not know a flag refuse
+/// the record.
 const APART: u8 = 1;
-/// In the flags: the batch before is named behind them.
+/// Flag: the previous batch is named after the flags.
 const CHAINED: u8 = 2;
 
-/// What each batch says of itself, under one key, as its last item.
+/// The record of each batch about itself, under one key, as its last item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// The version that the batch makes.
     pub(crate) version: Version,
-    /// Contents have a tree of their own.
+    /// Contents have their own tree.
     pub(crate) is_apart: bool,
-    /// The batch before it; none in batches that were written by programs of before.
+    /// The previous batch; `None` in batches of older programs.
     pub(crate) before: Option<Link>,
 }
 
@@ -76,19 +77,19 @@ impl Record {
     }
 }
 
-/// Where a page of a range comes from.
+/// Iterator over the entries of a range.
 pub(super) type Found<'a> = Box<dyn Iterator<Item = Guard> + 'a>;
 
 pub(crate) struct Tables {
     data: Keyspace,
-    /// The bytes of files; with all others in stores that were made before there was a tree for them.
+    /// The bytes of files; `None` in stores from before this tree, which have them in `data`.
     contents: Option<Keyspace>,
     /// The version counter, in the same batch as the data.
     meta: Keyspace,
 }
 
 impl Tables {
-    /// Opens the trees, or makes them where nothing was committed yet.
+    /// Opens the trees, or makes them if nothing was committed yet.
     pub(crate) fn open(database: &Database, is_used: bool) -> Result<(Self, Version), StoreError> {
         let open = |name, options: &KeyspaceCreateOptions| {
             if is_used && !database.keyspace_exists(name) {
@@ -122,7 +123,7 @@ impl Tables {
         all.into_iter().flatten().fold(0, |numbers, tree| numbers | 1 << (tree.id() % 64))
     }
 
-    /// The number that fjall gave the last batch; 0 where it is not known any more.
+    /// The number that fjall gave the last batch; 0 if it is no longer known.
     pub(crate) fn sequence(&self) -> fjall::Result<u64> {
         let found = self.meta.tree.get_internal_entry(VERSION_KEY, u64::MAX)?;
         Ok(found.map_or(0, |entry| entry.key.seqno))
@@ -139,7 +140,7 @@ impl Tables {
         at.get(self.of(key), key)
     }
 
-    /// What a range has, in order.
+    /// Returns the entries of a range, in order.
     pub(crate) fn range(&self, at: &Snapshot, range: &KeyRange, reverse: bool) -> Found<'static> {
         let mut parts: Vec<Found<'static>> = Vec::new();
         for (tree, part) in self.parts(range) {
@@ -152,7 +153,7 @@ impl Tables {
         Box::new(parts.into_iter().flatten())
     }
 
-    /// The parts of a range that have something, each in its tree.
+    /// Splits a range into its non-empty parts, each in its tree.
     fn parts(&self, range: &KeyRange) -> Vec<(&Keyspace, KeyRange)> {
         let Some(contents) = &self.contents else { return vec![(&self.data, range.clone())] };
         let own = KeyRange::prefix(keys::CONTENTS);
@@ -175,7 +176,8 @@ impl Tables {
         }
     }
 
-    /// Says of a batch which version it makes, and which batch is before it. The last item of a batch.
+    /// Writes the record of a batch: the version that it makes, and the previous batch. It must be
+    /// the last item.
     pub(crate) fn write_version(
         &self,
         batch: &mut OwnedWriteBatch,

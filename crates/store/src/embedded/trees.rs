@@ -1,8 +1,10 @@
-//! fjall's trees, looked at before fjall opens them: it starts a tree that lacks its first file anew, without a word.
+//! fjall's trees, checked before fjall opens them: it silently starts a tree without its first file
+//! as an empty one.
 //!
-//! `keyspaces/N/current` names a list of tables `vM` and its checksum; that names each table and the checksum of all its
-//! bytes. fjall compares neither when it opens a tree. Here both are, and the tables too, as long as that takes a moment
-//! (`CHECKED_AT_START`); the rest of a large store is compared in the background, and each block of it when it is read.
+//! `keyspaces/N/current` names a list of tables `vM` and its checksum; the list names each table
+//! and the checksum of all its bytes. fjall compares neither when it opens a tree. This module
+//! compares both, and the tables up to a bound (`CHECKED_AT_START`); the rest of a large store is
+//! compared in the background, and each block of it when it is read.
 
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
@@ -16,10 +18,10 @@ pub(crate) const FOLDER: &str = "keyspaces";
 const CURRENT: &str = "current";
 /// Bytes of tables that a start compares: a fraction of a second.
 const CHECKED_AT_START: u64 = 256 << 20;
-/// Read at once.
+/// Bytes read at once.
 const PIECE: usize = 1 << 20;
 
-/// A table that must be there.
+/// A required table.
 pub(crate) struct Table {
     pub(crate) path: PathBuf,
     sum: u128,
@@ -30,7 +32,7 @@ impl Table {
         exists(&self.path).unwrap_or(true)
     }
 
-    /// Compares all its bytes. Between two pieces `pause` is called; when it says so, that is all.
+    /// Compares all its bytes. Calls `pause` between two pieces, and stops when that returns true.
     pub(crate) fn verify(&self, mut pause: impl FnMut() -> bool) -> Result<(), Damage> {
         let mut compare = |file: &mut FileReader| -> io::Result<Option<u128>> {
             let (mut left, mut hash) = (file.len()?, Xxh3::new());
@@ -72,7 +74,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Damage> {
     whole.map_err(|error| unreadable(path, &error))
 }
 
-/// The trees that have a folder, by number. fjall takes no other folder there.
+/// Lists the trees that have a folder, by number. fjall accepts no other folder there.
 pub(crate) fn numbers(store: &Path) -> Result<Vec<u64>, Damage> {
     let folder = store.join(FOLDER);
     let names = match folders_in(&folder) {
@@ -85,7 +87,7 @@ pub(crate) fn numbers(store: &Path) -> Result<Vec<u64>, Damage> {
     names.iter().map(number).collect()
 }
 
-/// True when no tree but fjall's own has a table: nothing was ever written out.
+/// True when no tree except fjall's own has a table: nothing was ever flushed.
 pub(crate) fn are_bare(store: &Path, numbers: &[u64]) -> Result<bool, Damage> {
     for number in numbers.iter().filter(|number| **number != 0) {
         let folder = store.join(FOLDER).join(number.to_string()).join("tables");
@@ -99,7 +101,7 @@ pub(crate) fn are_bare(store: &Path, numbers: &[u64]) -> Result<bool, Damage> {
     Ok(true)
 }
 
-/// Checks these trees; the tables that were left for later.
+/// Checks these trees. Returns the tables that are left for later.
 pub(crate) fn check(store: &Path, numbers: &[u64]) -> Result<Vec<Table>, Damage> {
     let mut later = Vec::new();
     let mut compared = 0;
@@ -117,7 +119,7 @@ pub(crate) fn check(store: &Path, numbers: &[u64]) -> Result<Vec<Table>, Damage>
     Ok(later)
 }
 
-/// The tables of a tree.
+/// Lists the tables of a tree.
 fn tables(tree: &Path) -> Result<Vec<Table>, Damage> {
     let path = tree.join(CURRENT);
     let current = read(&path)?;
@@ -143,7 +145,7 @@ fn tables(tree: &Path) -> Result<Vec<Table>, Damage> {
         .collect())
 }
 
-/// The tables in a list, each with its checksum.
+/// Decodes a list of tables, each with its checksum.
 fn parse(list: &[u8]) -> Option<Vec<(u64, u128)>> {
     let container = sfa::Reader::from_reader(&mut Cursor::new(list)).ok()?;
     let section = container.toc().section(b"tables")?;

@@ -39,7 +39,7 @@ impl EtcdSession {
         if !answer.succeeded() {
             return Err(StoreError::Conflict);
         }
-        // Done: what follows must not turn it into an error.
+        // The commit is done: the rest must not turn it into an error.
         self.shared.count_markers(markers).await;
         answer
             .header()
@@ -47,13 +47,13 @@ impl EtcdSession {
             .ok_or_else(|| StoreError::Damaged("etcd answered a commit without a revision".into()))
     }
 
-    /// What must hold for the commit to happen (see the head of the parent module).
+    /// The comparisons that must hold for the commit (see the head of the parent module).
     fn compares(&self, reads: &ReadSet) -> Result<Vec<Compare>, StoreError> {
         let layout = &self.shared.layout;
         let mut compares = Vec::with_capacity(reads.cost() + 1);
         for key in reads.keys() {
-            // A key whose read failed was not seen: whoever commits all the same has read nothing
-            // that could still be true.
+            // The read of this key failed, so its revision is unknown; a commit in spite of that
+            // must conflict.
             let seen = *self.seen.get(key).ok_or(StoreError::Conflict)?;
             compares.push(Compare::mod_revision(layout.data(key), CompareOp::Equal, seen));
         }
@@ -73,13 +73,13 @@ impl EtcdSession {
 }
 
 impl Shared {
-    /// Counts markers that were written and collects all of them when they are many.
+    /// Counts written markers and collects all of them when there are many.
     async fn count_markers(&self, written: u64) {
         if written == 0 {
             return;
         }
         let count = self.markers.fetch_add(written, Ordering::Relaxed) + written;
-        // Whoever passes the bound does it; the others see a count that started again.
+        // The client that passes the bound collects; the others see a count that started again.
         if count < STORE_MARKERS_MAX || count - written >= STORE_MARKERS_MAX {
             return;
         }
@@ -93,7 +93,7 @@ impl Shared {
     pub(crate) async fn collect_markers(&self) -> Result<(), StoreError> {
         let layout = &self.layout;
         let mut end = layout.marker.clone();
-        // The space's last byte is a letter, so that the next one ends it.
+        // The space's last byte is a letter, so incrementing it gives the end of the space.
         if let Some(last) = end.last_mut() {
             *last += 1;
         }

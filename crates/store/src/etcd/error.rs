@@ -1,4 +1,4 @@
-//! What a failed call to etcd says about its outcome.
+//! Outcomes of failed calls to etcd.
 
 use std::error::Error;
 
@@ -7,14 +7,14 @@ use tonic::{Code, Status};
 
 use crate::StoreError;
 
-/// What is known after a call failed.
+/// The known outcome of a failed call.
 #[derive(Debug)]
 pub(crate) enum Fate {
     /// It was refused, and so will be the next one.
     Refused(StoreError),
     /// It was not done; another member may do it.
     NotDone(EtcdError),
-    /// It may have been done, or be done yet.
+    /// It may have been done, or may still be done.
     Open(EtcdError),
 }
 
@@ -57,7 +57,7 @@ fn judge_status(status: Status) -> Fate {
         Code::OutOfRange if message.contains("has been compacted") => {
             Fate::Refused(StoreError::Conflict)
         }
-        // A member that has not heard of the revision yet; the one that told us of it has.
+        // This member does not know the revision yet; the member that returned it does.
         Code::OutOfRange if message.contains("future revision") => {
             Fate::NotDone(EtcdError::GRpcStatus(status))
         }
@@ -85,7 +85,7 @@ fn refused_argument(status: Status) -> StoreError {
     StoreError::Config { field: "etcd", fix }
 }
 
-/// True when no connection could be made, so that no byte of the request has left.
+/// True when no connection could be made, so that no byte of the request was sent.
 fn was_not_sent(status: &Status) -> bool {
     let mut source = status.source();
     while let Some(error) = source {
@@ -102,7 +102,7 @@ pub(crate) fn is_old_login(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status) if status.message().starts_with(OLD_LOGIN))
 }
 
-/// True when the answer was larger than what we accept of one message.
+/// True when the answer was larger than the accepted message size.
 pub(crate) fn is_too_large(error: &EtcdError) -> bool {
     matches!(error, EtcdError::GRpcStatus(status)
         if status.code() == Code::OutOfRange && status.message().contains("message length too large"))

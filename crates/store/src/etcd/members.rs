@@ -1,8 +1,8 @@
 //! The members of the cluster: one connection each, one of them in use until it fails.
 //!
-//! One connection per member and not one balanced over all, so that it is known which member a
-//! call went to, and a member that hangs (stopped, cut off) is left after one timeout and not met
-//! again by every third call.
+//! One connection per member, not one balanced over all: so the member of each call is known, and a
+//! member that hangs (stopped, cut off) is left after one timeout and not met again by every third
+//! call.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,8 +20,7 @@ use super::{EtcdOptions, Shared};
 use crate::StoreError;
 use crate::backend::BoxFuture;
 
-/// Bytes accepted as one answer: a page, and its framing. A page that is larger is asked for in
-/// halves.
+/// Bytes accepted as one answer: a page, and its framing. A larger page is requested in halves.
 const ANSWER_BYTES_MAX: usize = 2 * STORE_PAGE_BYTES_MAX;
 /// Times a read is tried at each member before it is reported.
 const ROUNDS: usize = 2;
@@ -47,7 +46,7 @@ impl fmt::Debug for Members {
 
 impl Members {
     pub(crate) fn new(options: &EtcdOptions) -> Self {
-        // A member without a leader refuses at once instead of letting us wait.
+        // A member without a leader refuses at once instead of letting the call wait.
         let mut connect = ConnectOptions::new()
             .with_require_leader(true)
             .with_auto_token_refresh(true)
@@ -87,13 +86,13 @@ impl Members {
         };
         match timeout(self.timeout, connecting).await {
             Ok(Ok(client)) => Ok((index, client)),
-            // Connecting logs in at most, so nothing of the caller's can have been done.
+            // Connecting logs in at most, so the caller's request cannot have been done.
             Ok(Err(error)) => Err(Failed { member: index, fate: undone(judge(error)) }),
             Err(_) => Err(Failed { member: index, fate: Fate::NotDone(no_answer()) }),
         }
     }
 
-    /// Leaves a member that failed, unless somebody has already.
+    /// Leaves a member that failed, unless another call has left it already.
     pub(crate) fn leave(&self, member: usize) {
         let next = (member + 1) % self.all.len();
         let _ = self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -128,7 +127,7 @@ fn no_answer() -> EtcdError {
     EtcdError::IoError(std::io::ErrorKind::TimedOut.into())
 }
 
-/// A call, made anew for each try.
+/// A call, created again for each try.
 pub(crate) type Call<'a, T> =
     dyn FnMut(KvClient) -> BoxFuture<'static, Result<T, EtcdError>> + Send + 'a;
 
@@ -152,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Makes a call that changes something: again only when it was certainly not done.
+    /// Makes a call that changes something: repeats it only when it was certainly not done.
     pub(crate) async fn write<T>(&self, call: &mut Call<'_, T>) -> Result<T, StoreError> {
         let mut tries = self.members.tries();
         loop {

@@ -1,15 +1,16 @@
 //! The store on an etcd cluster.
 //!
-//! A transaction reads at one revision and commits by one etcd transaction whose comparisons say
-//! that nothing it read has changed. `docs/store.md` has the scheme; in short, with `R` the
+//! A transaction reads at one revision and commits by one etcd transaction with comparisons that
+//! prove that nothing it read has changed. `docs/store.md` has the scheme; in short, with `R` the
 //! revision of the reads:
 //!
-//! - a key that was read: its modification revision is what was seen (0 when absent);
+//! - a key that was read: its modification revision is the one seen (0 when absent);
 //! - a range: every key in it was modified at or before `R`. This sees inserts and updates, not
-//!   deletes. So every delete also writes a *marker*, a key of the same name in a space of its own,
+//!   deletes. So every delete also writes a *marker*, a key of the same name in a separate space,
 //!   and the same comparison over the markers of the range sees them;
-//! - markers are collected all at once by a transaction that also writes the *guard*. Whoever read a
-//!   range also compares the guard with `R`: a reader that could miss a collected marker conflicts.
+//! - markers are collected all at once by a transaction that also writes the *guard*. A transaction
+//!   that read a range also compares the guard with `R`: a reader that could miss a collected
+//!   marker conflicts.
 
 mod commit;
 mod error;
@@ -31,7 +32,7 @@ use members::Members;
 use session::EtcdSession;
 use watch::EtcdWatch;
 
-/// Certificates for a cluster that speaks TLS. All in PEM.
+/// Certificates for a cluster with TLS. All in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdTls {
     /// Certificates of the authority that signed the members'.
@@ -51,18 +52,18 @@ impl fmt::Debug for EtcdTls {
 /// How to reach an etcd cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdOptions {
-    /// Members as URLs (`http://10.0.0.1:2379`). Host names are looked up again with every new
+    /// Members as URLs (`http://10.0.0.1:2379`). Host names are resolved again for every new
     /// connection, and a name with several addresses is fine.
     pub endpoints: Vec<String>,
-    /// What all keys of this store start with. Stores with different prefixes share a cluster when
-    /// no prefix starts with another.
+    /// The prefix of all keys of this store. Stores with different prefixes share a cluster when no
+    /// prefix starts with another.
     pub prefix: String,
     /// User and password.
     pub user: Option<(String, String)>,
     /// Certificates.
     pub tls: Option<EtcdTls>,
-    /// After so long without an answer another member is asked. Longer than a commit ever takes on
-    /// the members' disks, shorter than the manager's lease (5 s).
+    /// Time without an answer after which another member is asked. Longer than a commit ever takes
+    /// on the members' disks, shorter than the manager's lease (5 s).
     pub timeout: Duration,
 }
 
@@ -111,7 +112,7 @@ impl EtcdOptions {
     }
 }
 
-/// Where things are in etcd.
+/// Key spaces in etcd.
 #[derive(Debug)]
 pub(crate) struct Layout {
     data: Vec<u8>,

@@ -1,4 +1,4 @@
-//! One transaction on etcd: reads at one revision, and what is needed to compare later.
+//! One transaction on etcd: reads at one revision, and the revisions for later comparisons.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +58,8 @@ impl EtcdSession {
         Ok(answer.take_kvs().pop())
     }
 
-    /// Several keys by one request: an etcd transaction without comparisons reads at one revision.
+    /// Reads several keys by one request: an etcd transaction without comparisons reads at one
+    /// revision.
     async fn read_many(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<KeyValue>>, StoreError> {
         let options = self.options();
         let layout = &self.shared.layout;
@@ -129,7 +130,7 @@ impl EtcdSession {
         Ok(RawPage { entries, more })
     }
 
-    /// A page; a shorter one when that many values are too large for one answer.
+    /// Reads a page; a shorter one when that many values are too large for one answer.
     async fn read_some(
         &self,
         start: Vec<u8>,

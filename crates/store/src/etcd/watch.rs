@@ -1,8 +1,7 @@
 //! Following changes, over disconnects and members that hang.
 //!
-//! Only an event moves the place from which a broken watch goes on. Progress notices are used as
-//! a sign of life and not as a place: etcd before 3.5.8 could send one ahead of events (etcd issue
-//! 15220).
+//! Only an event moves the revision at which a broken watch resumes. Progress notices serve as a
+//! sign of life only: etcd before 3.5.8 could send one ahead of events (etcd issue 15220).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,10 +23,10 @@ const SILENCES_MAX: u32 = 2;
 pub(crate) struct EtcdWatch {
     shared: Arc<Shared>,
     range: KeyRange,
-    /// The first revision not seen whole yet.
+    /// The first revision that was not received whole yet.
     next: i64,
     ready: VecDeque<ChangeBatch>,
-    /// A revision of which more may come: etcd sends large ones in fragments.
+    /// A revision with more events to come: etcd sends large ones in fragments.
     partial: Option<ChangeBatch>,
     open: Option<Open>,
     /// Reconnects since the last answer.
@@ -40,7 +39,7 @@ struct Open {
     silences: u32,
 }
 
-/// What a read of the stream came to.
+/// The result of a read of the stream.
 enum Heard {
     Message(WatchResponse),
     Nothing,
@@ -71,7 +70,7 @@ impl EtcdWatch {
     /// Waits for the next message, for as long as the member shows signs of life.
     async fn hear(&mut self) -> Result<Heard, StoreError> {
         let Some(open) = &mut self.open else { return self.connect().await };
-        // A third, so that a member that hangs is left after about the time of a call.
+        // A third of the timeout, so that a hanging member is left after about the time of a call.
         match timeout(self.shared.timeout / 3, open.stream.message()).await {
             Ok(Ok(Some(message))) => {
                 open.silences = 0;
@@ -108,7 +107,7 @@ impl EtcdWatch {
         let options = WatchOptions::new()
             .with_range(layout.data(&self.range.end))
             .with_start_revision(self.next)
-            // Or what a watch that catches up gets is one message of any size.
+            // Without fragments, a watch that catches up gets one message of any size.
             .with_fragment();
         let start = layout.data(&self.range.start);
         let mut watches = client.watch_client();
@@ -128,7 +127,8 @@ impl EtcdWatch {
         }
     }
 
-    /// Gives up the connection, and reports after many in a row; the watch itself goes on.
+    /// Drops the connection, and returns an error after many failures in a row; the watch itself
+    /// continues.
     async fn broken(&mut self, error: Option<etcd_client::Error>) -> Result<(), StoreError> {
         if let Some(open) = self.open.take() {
             self.shared.members.leave(open.member);
@@ -173,7 +173,7 @@ impl EtcdWatch {
         Ok(())
     }
 
-    /// The revision that was coming in is whole.
+    /// Completes the revision that was being received.
     fn complete(&mut self) {
         let Some(batch) = self.partial.take() else { return };
         self.next = revision_of(batch.version) + 1;

@@ -1,5 +1,5 @@
-//! Every anomaly that serializability forbids, made on purpose by two hands. The second commit of
-//! each pair must be refused.
+//! Every anomaly that serializability forbids, made on purpose with two transactions. The second
+//! commit of each pair must be refused.
 
 use millpond_store::{KeyRange, RangeOptions, StoreErrorKind, Transaction};
 
@@ -51,7 +51,7 @@ pub(crate) async fn write_skew_by_range(f: Fixture) {
     assert_eq!(kind(two.commit().await), CONFLICT);
 }
 
-/// A transaction that has read `d/`, which has three keys.
+/// A transaction that has read `d/` with its three keys.
 async fn range_read(f: &Fixture) -> Transaction {
     put(&f.store, &[("d/b", "1"), ("d/m", "1"), ("d/x", "1")]).await;
     let txn = f.store.begin();
@@ -82,7 +82,7 @@ pub(crate) async fn phantom_by_delete(f: Fixture) {
 
 pub(crate) async fn phantom_by_delete_and_insert_of_another(f: Fixture) {
     let txn = range_read(&f).await;
-    // As many keys as before: who counts is fooled.
+    // The number of keys stays: counting them would miss the change.
     let swap = f.other.begin();
     swap.delete(b"d/m").unwrap();
     swap.put(b"d/n", "1").unwrap();
@@ -168,7 +168,7 @@ pub(crate) async fn read_only_anomaly(f: Fixture) {
     assert_eq!(kind(withdrawal.commit().await), CONFLICT);
 }
 
-/// Reads one page of two of `d/a` to `d/e`, changes `key`, and says whether that was a conflict.
+/// Reads one page of two of `d/a` to `d/e`, changes `key`, and returns whether that was a conflict.
 async fn page_while(f: &Fixture, reverse: bool, key: &str, remove: bool) -> bool {
     put(&f.store, &["d/a", "d/b", "d/c", "d/d", "d/e"].map(|key| (key, "1"))).await;
     let txn = f.store.begin();
@@ -211,7 +211,7 @@ pub(crate) async fn reverse_page_ends_where_it_was_read(f: Fixture) {
 
 pub(crate) async fn what_does_not_conflict(f: Fixture) {
     put(&f.store, &[("a", "1"), ("d/1", "1")]).await;
-    // Blind writes, snapshot reads, and reads of what one has written oneself.
+    // Blind writes, snapshot reads, and reads of own writes.
     let txn = f.store.begin();
     let options = RangeOptions { snapshot: true, ..RangeOptions::default() };
     assert_eq!(txn.get_snapshot(b"a").await.unwrap().as_deref(), Some(&b"1"[..]));

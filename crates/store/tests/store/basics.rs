@@ -114,7 +114,7 @@ fn random_key(rng: &mut Rng) -> Vec<u8> {
     key
 }
 
-/// One transaction of random steps on both; the model is changed only if it is to be committed.
+/// One transaction of random steps on both; the model changes only if it will be committed.
 async fn random_transaction(f: &Fixture, rng: &mut Rng, model: &mut Model) {
     let txn = f.store.begin();
     let mut draft = model.clone();
@@ -267,7 +267,7 @@ pub(crate) async fn versions_grow(f: Fixture) {
 }
 
 pub(crate) async fn transactions_run_in_tasks(f: Fixture) {
-    // That this compiles is half of the test: the futures move between threads.
+    // Compiling is half of the test: the futures move between threads.
     let tasks: Vec<_> = (0..4)
         .map(|n: u8| {
             let store = f.store.clone();

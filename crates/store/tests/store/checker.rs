@@ -1,8 +1,8 @@
 //! Checks a concurrent history for strict serializability, after Elle (Kingsbury and Alvaro, "Elle:
 //! Inferring Isolation Anomalies from Experimental Observations", VLDB 2020).
 //!
-//! Transactions read lists and append numbers that are appended once only. A list therefore tells
-//! in which order its numbers were written, and every read tells between which two writes it was.
+//! Transactions read lists and append numbers that are appended once only. So a list shows the
+//! order in which its numbers were written, and every read shows between which two writes it was.
 //! That gives the dependencies between transactions; real time gives more. A cycle among them is a
 //! history that no serial order explains.
 
@@ -44,7 +44,7 @@ pub(crate) fn check(history: &[Record]) -> Vec<String> {
     faults
 }
 
-/// Lists grow at their end only, hold what was committed once, and nothing that was aborted.
+/// Checks that lists grow at their end only, contain each committed value once, and no aborted one.
 fn check_lists(
     history: &[Record],
     lists: &BTreeMap<u32, &Vec<u64>>,
@@ -86,7 +86,7 @@ fn check_lists(
     faults
 }
 
-/// Dependencies must have no cycle.
+/// Checks that dependencies have no cycle.
 fn check_order(
     history: &[Record],
     lists: &BTreeMap<u32, &Vec<u64>>,
@@ -97,7 +97,7 @@ fn check_order(
         record.outcome == Outcome::Committed
             || record.outcome == Outcome::Unknown && record.appends.iter().any(seen)
     };
-    // Nodes: transactions, then one node per point in time. Time's nodes are a chain, a transaction
+    // Nodes: transactions, then one node per point in time. Time's nodes are a chain; a transaction
     // that completed comes before the point of its completion and after that of its invocation.
     let times =
         history.iter().map(|record| record.completed.max(record.invoked)).max().unwrap_or(0);
@@ -132,7 +132,7 @@ fn check_order(
     cycle(&edges, history.len())
 }
 
-/// What is left when everything without a predecessor is taken away again and again.
+/// Returns the rest after nodes without a predecessor are removed again and again.
 fn cycle(edges: &[Vec<usize>], transactions: usize) -> Vec<String> {
     let mut before = vec![0_usize; edges.len()];
     edges.iter().flatten().for_each(|to| before[*to] += 1);

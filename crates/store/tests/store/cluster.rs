@@ -26,7 +26,7 @@ struct Member {
     process: Option<Child>,
 }
 
-/// True when the tests are told to leave etcd out; says so, past libtest's capture.
+/// True when the environment excludes etcd; prints a notice past libtest's capture.
 pub(crate) fn left_out() -> bool {
     let told = std::env::var_os("NO_ETCD").is_some_and(|value| value == "1");
     if told {
@@ -36,7 +36,7 @@ pub(crate) fn left_out() -> bool {
     told
 }
 
-/// The etcd to start: `MILLPOND_ETCD`, or built from the pinned module beside these tests.
+/// The etcd to start: `MILLPOND_ETCD`, or built from the module pinned beside these tests.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -63,8 +63,8 @@ fn binary() -> &'static Path {
     })
 }
 
-/// A port that nobody listens on, below those that the kernel gives to outgoing connections: a member
-/// that is started again must find its port free.
+/// A port without a listener, below the kernel's range for outgoing connections: a member that is
+/// started again must find its port free.
 fn free_port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
@@ -142,7 +142,7 @@ impl Cluster {
     pub(crate) async fn wait_ready(&mut self) {
         let start = Instant::now();
         while !self.answers().await {
-            // A port can be taken for a moment.
+            // Another process may take a port for a moment.
             for n in 0..self.members.len() {
                 let process = self.members[n].process.as_mut();
                 if process.is_some_and(|process| process.try_wait().unwrap().is_some()) {
@@ -188,7 +188,7 @@ impl Cluster {
         process.wait().unwrap();
     }
 
-    /// Stops a member as if its host hung; [`Cluster::resume`] lets it go on.
+    /// Stops a member as if its host hung; [`Cluster::resume`] continues it.
     pub(crate) fn stop(&self, n: usize) {
         self.signal(n, "-STOP");
     }
@@ -221,7 +221,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A bare client of one member, past the engine under test.
+/// A plain client of one member, independent of the engine under test.
 pub(crate) async fn connect(endpoint: &str) -> Result<Client, etcd_client::Error> {
     let second = Duration::from_secs(1);
     let options = ConnectOptions::new().with_timeout(second).with_connect_timeout(second);

@@ -83,7 +83,7 @@ mod self_test {
     }
 }
 
-/// Runs all cases, each on a fresh store, and says which one fails.
+/// Runs all cases, each on a fresh store, and reports the failed ones.
 pub(crate) async fn run_all<F, Fut>(fixture: F)
 where
     F: Fn(&'static str) -> Fut,

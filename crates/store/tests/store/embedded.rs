@@ -1,4 +1,4 @@
-//! The embedded engine: what survives kill -9, torn journals and reopening.
+//! The embedded engine: kill -9, torn journals and reopening.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ async fn an_open_transaction_does_not_keep_a_store_from_closing() {
 
 const CHILD: &str = "MILLPOND_STORE_CHILD";
 
-/// Not a test of its own: what the killed processes run.
+/// Not a test of its own: the program of the killed processes.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(CHILD) else { return };
@@ -172,9 +172,9 @@ fn child_on_a_full_disk() {
 async fn fill_the_disk(folder: &Path) {
     let store = open(&folder.join("store")).unwrap();
     put(&store, &[("small", "1")]).await;
-    // Another writer of the same disk takes what is left down to below the bound.
+    // Another writer of the same disk fills it to below the bound.
     std::fs::write(folder.join("other"), vec![1; 200 << 20]).unwrap();
-    // That it had room is believed for 50 ms.
+    // The store checks for room every 50 ms at most.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let txn = store.begin();
     txn.put(b"more", "1").unwrap();
@@ -215,7 +215,7 @@ fn number(value: Option<Vec<u8>>) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// A key among those that lie in a tree of their own.
+/// A key that lies in the separate tree for contents.
 fn apart(rest: &[u8]) -> Vec<u8> {
     [b"f/c", rest].concat()
 }
@@ -227,7 +227,7 @@ async fn count_up(store: Store, task: u8) {
     let request =
         |count: u64| RequestId { epoch: 1, id: u128::from(task) << 64 | u128::from(count) };
     if next > 1 {
-        // What is there was recorded with it: asked for again it is not done again.
+        // The counter was recorded with its request: a repetition does not execute it again.
         let again = store.transact_once(request(next - 1), |_| async { Err(StoreError::BadKey) });
         assert!(again.await.unwrap().repeated);
     }
@@ -270,7 +270,7 @@ async fn kill_9_loses_nothing_acknowledged() {
         let mut child = start_child(folder.path());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut seen = 0;
-        // The pipe is read to its end: what it holds was acknowledged before the kill.
+        // The pipe is read to its end: its lines were acknowledged before the kill.
         for line in lines {
             let line = line.unwrap();
             let Some(rest) = line.strip_prefix("done ") else { continue };
@@ -298,7 +298,7 @@ async fn kill_9_loses_nothing_acknowledged() {
     }
 }
 
-/// A closed store whose journal holds `count` transactions, in a folder that can be copied.
+/// A closed store with a journal of `count` transactions, in a folder that can be copied.
 async fn journal_of(folder: &Path, count: u8) -> PathBuf {
     let store = open(folder).unwrap();
     for n in 0..count {
@@ -339,12 +339,13 @@ fn written(journal: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Opens a copy whose journal is `bytes`; the number of transactions it has, all of them whole.
+/// Opens a copy with `bytes` as its journal. Returns the number of its transactions, all of them
+/// whole.
 async fn reopen(original: &Path, journal: &Path, bytes: &[u8]) -> Result<u8, StoreError> {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(original, copy.path());
     std::fs::write(copy.path().join(journal.file_name().unwrap()), bytes).unwrap();
-    // After a power cut the seal may say less than there is: the journal is judged by itself.
+    // After a power cut the seal may lag behind: the journal is judged by itself.
     std::fs::remove_file(copy.path().join("seal")).unwrap();
     let store = open(copy.path())?;
     let txn = store.begin();
@@ -386,13 +387,13 @@ async fn a_torn_journal_loses_the_torn_transaction_only() {
         }
         cut += 127;
     }
-    // The last batch has its end and not its middle: sectors reach the disk in any order.
+    // The last batch has its end but not its middle: sectors reach the disk in any order.
     for start in (batches[6] + 320..whole.len() - 8).step_by(11) {
         let mut bytes = whole.clone();
         bytes[start..whole.len().min(start + 50)].fill(0);
         bytes.resize(whole.len() + 4096, 0);
         let found = reopen(folder.path(), &journal, &bytes).await.unwrap();
-        // In batch 7, or in what is between it and the value of batch 8.
+        // The loss is in batch 7, or between it and the value of batch 8.
         assert!((6..=7).contains(&found), "{found} with {start} lost");
     }
 }
@@ -421,7 +422,7 @@ async fn a_damaged_journal_stays_as_it_is() {
     let journal = journal_of(folder.path(), 8).await;
     let whole = written(&journal);
     let middle = whole.windows(300).position(|window| window == vec![0x83; 300]).unwrap();
-    // In a value: a wrong checksum. Before it: an entry that cannot be read.
+    // Damage in a value: a wrong checksum. Before it: an entry that cannot be read.
     for at in [middle + 150, middle - 2] {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;

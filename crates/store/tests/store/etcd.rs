@@ -73,7 +73,7 @@ async fn changes_that_etcd_no_longer_has() {
     put(&f.store, &[("w/end", "")]).await;
     copy.until(b"w/end").await.unwrap();
     assert_eq!((&copy.state[&b"w/a"[..]][..], copy.states), (&b"3"[..], 2));
-    // A transaction whose revision is gone is told to start again.
+    // A transaction at a compacted revision must start again.
     assert_eq!(kind(reader.get(b"w/b").await), Some(StoreErrorKind::Conflict));
 }
 
@@ -102,7 +102,7 @@ async fn delete_markers_are_collected_and_no_delete_is_missed() {
     }
     let left = client.get("g/m", Some(markers)).await.unwrap().count();
     assert!(most > 8_000 && left < 200, "{most} markers, then {left}");
-    // The marker of d/1 is gone, and the reader must not take that for "nothing was deleted".
+    // The marker of d/1 is gone, and the reader must not conclude that nothing was deleted.
     reader.put(b"count", "2").unwrap();
     assert_eq!(kind(reader.commit().await), Some(StoreErrorKind::Conflict));
     let reader = f.other.begin();
@@ -111,7 +111,7 @@ async fn delete_markers_are_collected_and_no_delete_is_missed() {
     reader.commit().await.expect("one that began later has nothing to miss");
 }
 
-/// Collects markers as fast as it can, as many clients could together; with or without the guard.
+/// Collects markers as fast as possible, like many clients together; with or without the guard.
 async fn collect(endpoint: String, guard: bool, stop: Arc<AtomicBool>) {
     let mut client = connect(&endpoint).await.unwrap();
     while !stop.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ async fn histories_are_serializable_while_markers_are_collected() {
         let summary = history_while_collecting(cluster.endpoints(), true, seed).await;
         assert!(summary.committed > 200 && summary.aborted > 0, "{summary:?}");
     }
-    // Without the guard deletes are missed, and the checker says so: it does look.
+    // Without the guard deletes are missed, and the checker finds it: the check works.
     for seed in 0..20 {
         let run = history_while_collecting(cluster.endpoints(), false, seed);
         if tokio::spawn(run).await.is_err() {
@@ -250,7 +250,7 @@ async fn certificates_and_passwords() {
         open(&EtcdOptions { user, ..secure.clone() })
     };
     assert_eq!(now(&user("millpond", "good"), "a").await.as_deref(), Some("1"));
-    // Deletes, ranges, watches: all that the engine touches is under the prefix.
+    // Deletes, ranges, watches: the engine uses only keys under the prefix.
     let allowed = user("millpond", "good");
     let start = put(&allowed, &[("a", "2"), ("b", "2")]).await;
     let txn = allowed.begin();

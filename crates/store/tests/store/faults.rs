@@ -41,7 +41,7 @@ async fn count_requests(store: Store, client: u64, stop: Arc<AtomicBool>) -> u64
             .await;
         match reply {
             Ok(_) => done += 1,
-            // The same request again, until its outcome is known.
+            // Repeats the same request until its outcome is known.
             Err(error) => assert!(
                 matches!(
                     error.kind(),
@@ -87,7 +87,7 @@ async fn break_things(cluster: &mut Cluster, run: &Run) {
     cluster.resume(victim);
     cluster.wait_ready().await;
 
-    // Two of three: nothing can be committed, and everything goes on when they are back.
+    // Two of three: nothing can be committed, and everything continues when they are back.
     let (one, two) = (0, 1);
     cluster.kill(one);
     cluster.kill(two);
@@ -147,10 +147,10 @@ async fn histories_are_serializable_and_nothing_is_lost_or_done_twice() {
     assert_eq!(now(&f.other, "w/end").await.as_deref(), Some(""));
 }
 
-/// Follows the counter until the end, over every fault; what it was last.
+/// Follows the counter until the end, over every fault. Returns its last value.
 async fn follow(store: &Store) -> Vec<u8> {
     let mut copy = Copy::new(store, &KeyRange::prefix(b"w/"));
-    // A follower that could not reach anybody for long says so, and goes on when asked again.
+    // A follower without any member for long returns an error, and continues when called again.
     while let Err(error) = copy.until(b"w/end").await {
         assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
     }

@@ -2,9 +2,9 @@
 //!
 //! Lists live in three layouts. *Points* are one key each. *Movers* are a range in which the list
 //! has one of two names and every append deletes the one and inserts the other, read by range only.
-//! *Takers* are a key that is read without a conflict, and a range of tokens of which every append
-//! takes one away: only the missing token tells others. So every phantom, by insert and by delete,
-//! shows as a list that lacks something.
+//! *Takers* are a key that is read without a conflict, and a range of tokens from which every
+//! append takes one: only the missing token informs others. So every phantom, by insert and by
+//! delete, shows as a list with missing values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,14 +45,14 @@ fn appended(mut list: Vec<u8>, value: u64) -> Vec<u8> {
     list
 }
 
-/// What all clients share.
+/// Shared state of all clients.
 pub(crate) struct Run {
     clock: AtomicU64,
     values: AtomicU64,
     history: Mutex<Vec<Record>>,
 }
 
-/// The ends of a run.
+/// Counts of outcomes in a run.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) committed: usize,
@@ -78,7 +78,7 @@ impl Run {
         history.iter().filter(|record| record.outcome == Outcome::Committed).count()
     }
 
-    /// Runs transactions, one after the other, while `go_on` says so.
+    /// Runs transactions, one after the other, while `go_on` returns true.
     pub(crate) async fn client(
         self: Arc<Self>,
         store: Store,
@@ -91,7 +91,8 @@ impl Run {
             let record = self.transaction(&store, &mut rng).await;
             self.history.lock().unwrap().push(record);
             done += 1;
-            // After a commit let others in, after a conflict wait a little: as real clients do.
+            // After a commit other clients get a turn, after a conflict a short wait: as real
+            // clients do.
             tokio::time::sleep(std::time::Duration::from_micros(rng.below(2_000))).await;
         }
     }
@@ -129,7 +130,7 @@ impl Run {
             record.reads = read_all(txn).await?;
             return Ok(());
         }
-        // Reads first: what is recorded is the state before the transaction's own writes.
+        // Reads first: the record has the state before the transaction's own writes.
         let mut lists: Vec<u32> = (0..LISTS).collect();
         rng.shuffle(&mut lists);
         lists.truncate(1 + rng.index(3));
@@ -145,7 +146,7 @@ impl Run {
                 list => self.step_taker(txn, list, append, record).await?,
             };
             record.reads.push((list, decode(&found)));
-            // So that transactions overlap also where nothing waits for a network.
+            // Makes transactions overlap also when nothing waits for a network.
             tokio::task::yield_now().await;
         }
         Ok(())

@@ -16,7 +16,7 @@ async fn conforms() {
     .await;
 }
 
-/// An engine whose commits forget to look at a part of what was read: the checker must notice.
+/// An engine with commits that ignore a part of the read set: the checker must notice.
 mod mutants {
     use std::time::Duration;
 
@@ -60,7 +60,7 @@ mod mutants {
             &'a mut self,
             keys: &'a [Vec<u8>],
         ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, StoreError>> {
-            // As if there were a network, so that transactions overlap.
+            // Yields like a network call, so that transactions overlap.
             Box::pin(async {
                 tokio::task::yield_now().await;
                 self.0.get(keys).await

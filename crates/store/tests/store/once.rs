@@ -1,4 +1,4 @@
-//! The loops that repeat: after conflicts, and exactly once after lost answers.
+//! The loops that repeat transactions: after conflicts, and exactly once after lost answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ pub(crate) async fn increments_are_never_lost(f: Fixture) {
                 while done < 25 {
                     match increment(&store, "count").await {
                         Ok(_) => done += 1,
-                        // So many conflicts in a row are bad luck and no fault.
+                        // So many conflicts in a row are bad luck, not a fault.
                         Err(error) => assert_eq!(error.kind(), StoreErrorKind::Conflict),
                     }
                 }

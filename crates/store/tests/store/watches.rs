@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::conformance::{Fixture, delete, put};
 
-/// A patience that only a missing change uses up.
+/// A timeout that only a missing change reaches.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) async fn next(watch: &mut Box<dyn ChangeStream>) -> ChangeBatch {
@@ -72,7 +72,7 @@ pub(crate) async fn large_transactions_come_whole(f: Fixture) {
         }
         versions.push(txn.commit().await.unwrap());
     }
-    // A watch that comes late gets more than etcd puts into one message, cut anywhere.
+    // A late watch gets more than etcd puts into one message, cut anywhere.
     let mut watch = f.other.watch(KeyRange::prefix(b"w/"), start).await.unwrap();
     for version in versions {
         let batch = next(&mut watch).await;
@@ -115,7 +115,7 @@ pub(crate) struct Copy {
     follow: Follow,
     pub(crate) state: BTreeMap<Vec<u8>, Vec<u8>>,
     version: Version,
-    /// How often the whole state came.
+    /// How many times the whole state came.
     pub(crate) states: u32,
 }
 
@@ -163,7 +163,7 @@ pub(crate) async fn a_follower_that_was_away_catches_up(f: Fixture) {
     copy.step().await.unwrap();
     assert_eq!(copy.state.len(), 2);
     delete(&f.store, &["w/gone"]).await;
-    // More than the embedded engine keeps for watchers: then the state comes again.
+    // More than the embedded engine keeps for watchers: the state comes again.
     for n in 0..40 {
         let txn = f.store.begin();
         txn.put(format!("w/{n:02}").as_bytes(), vec![n; STORE_VALUE_BYTES_MAX]).unwrap();
