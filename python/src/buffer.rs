@@ -1,9 +1,9 @@
-//! Memory that Python owns, as slices for the length of one call, or of a batch that was submitted.
+//! Memory that Python owns, as slices for the duration of one call or one submitted batch.
 //!
-//! Three forms are taken: objects with the buffer protocol (bytes, `NumPy` arrays, memoryviews),
-//! torch tensors on the CPU (through `data_ptr`, without importing torch), and lists of
-//! `(address, length)` pairs. The buffer protocol became part of the stable ABI in Python 3.11 with the
-//! layout that it has had since 3.0 (PEP 3118, PEP 688), so it is declared here for older ones.
+//! It accepts three forms: objects with the buffer protocol (bytes, `NumPy` arrays, memoryviews),
+//! torch tensors on the CPU (through `data_ptr`, without importing torch), and lists of `(address,
+//! length)` pairs. The buffer protocol became part of the stable ABI in Python 3.11 with the layout
+//! that it has had since 3.0 (PEP 3118, PEP 688), so it is declared here for older ones.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -34,7 +34,7 @@ struct PyBufferView {
 const PYBUF_SIMPLE: c_int = 0;
 /// A contiguous view of bytes that may be written.
 const PYBUF_WRITABLE: c_int = 1;
-/// A view that tells what its items are, which goes with their number only.
+/// A view with the format of its items, which requires their number.
 const PYBUF_FORMAT: c_int = 4 | 8;
 
 unsafe extern "C" {
@@ -54,7 +54,7 @@ pub(crate) enum Use {
     Write,
 }
 
-/// What keeps the memory of one value alive and in place.
+/// The owner that keeps the memory of one value alive and in place.
 enum Keeper {
     /// A view; released with the interpreter attached.
     View(Box<PyBufferView>),
@@ -162,7 +162,8 @@ impl Memory {
             let got = unsafe { PyObject_GetBuffer(value.as_ptr(), &raw mut *view, flags) };
             if got == 0 { Ok(()) } else { Err(PyErr::fetch(value.py())) }
         };
-        // NumPy has no format for some items (dates, bfloat16), and tells itself whether there are objects among them.
+        // NumPy has no format for some items (dates, bfloat16), and reports itself whether there
+        // are objects among them.
         if has_objects(value)? {
             return Err(of_objects());
         }
@@ -184,7 +185,7 @@ impl Memory {
             let format = unsafe { view.format.as_ref().map(|text| CStr::from_ptr(text)) };
             format.is_some_and(|format| has_object_item(format.to_bytes()))
         };
-        // Dropped, it gives the view back.
+        // Dropping it releases the view.
         let memory = Self { keeper: Keeper::View(view), segments };
         if is_of_objects { Err(of_objects()) } else { Ok(memory) }
     }
@@ -201,7 +202,7 @@ impl Memory {
     pub(crate) fn value(&self) -> Value<'_> {
         let slice = |(start, len): &(*mut u8, usize)| {
             // SAFETY: `keeper` holds the memory in place for as long as `self`, or the caller has
-            // promised so for raw segments. Python code that writes to it meanwhile breaks a
+            // promised so for raw segments. Python code that writes to it during the call breaks a
             // promise documented on `put`; the checksum then refuses the value.
             unsafe { std::slice::from_raw_parts(*start, *len) }
         };
@@ -215,8 +216,8 @@ impl Memory {
     /// The memory for writing.
     pub(crate) fn room(&mut self) -> Room<'_> {
         let slice = |(start, len): &(*mut u8, usize)| {
-            // SAFETY: as in `value`; the view was asked to be writable, and `get` documents that
-            // nobody else may use the memory until it returns.
+            // SAFETY: as in `value`; the view was requested writable, and `get` documents that no
+            // other code may use the memory until it returns.
             unsafe { std::slice::from_raw_parts_mut(*start, *len) }
         };
         match self.segments.as_slice() {
@@ -239,16 +240,15 @@ unsafe impl Send for Piece {}
 
 impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: as in `Memory::value`; that nobody writes to it until the batch is done is what
-        // `File.submit_write` documents.
+        // SAFETY: as in `Memory::value`; `File.submit_write` documents that no other code may write
+        // to it until the batch is done.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
 
 impl AsMut<[u8]> for Piece {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `Memory::room`, and pieces are made from views that may be written where they
-        // are read into.
+        // SAFETY: as in `Memory::room`, and pieces for reads are made from writable views.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -271,24 +271,26 @@ fn of_objects() -> PyErr {
     )
 }
 
-/// `bytes` of this length, filled without the interpreter lock; and what `fill` said.
+/// Makes `bytes` of this length, filled without the interpreter lock. Returns also the result of
+/// `fill`.
 pub(crate) fn fresh_bytes<'py, T: Send>(
     py: Python<'py>,
     len: usize,
     fill: impl FnOnce(&mut [u8]) -> T + Send,
 ) -> PyResult<(Bound<'py, PyBytes>, T)> {
     let size = ffi::Py_ssize_t::try_from(len)?;
-    // SAFETY: the interpreter is attached; without a source, what comes back is new, but for no bytes at all.
+    // SAFETY: the interpreter is attached; without a source the object is new, except the empty
+    // one.
     let bytes: Bound<'py, PyBytes> = unsafe {
         let new = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
         Bound::from_owned_ptr_or_err(py, new)?.cast_into_unchecked()
     };
-    // SAFETY: of a `bytes`.
+    // SAFETY: `bytes` is a Python `bytes`.
     let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) };
     let room = Piece { start: start.cast(), len, _memory: Arc::new(Memory::nothing()) };
     let told = py.detach(move || {
         let mut room = room;
-        // SAFETY: nobody else knows the object yet, and it has room for `len` bytes.
+        // SAFETY: the object is not shared yet, and it has room for `len` bytes.
         unsafe { ptr::write_bytes(room.start, 0, room.len) };
         fill(room.as_mut())
     });
@@ -306,7 +308,7 @@ pub(crate) fn overlap(memory: &[Memory]) -> bool {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // While the interpreter ends there is nobody left to give it back to.
+        // While the interpreter ends, nothing can be given back to it.
         match &mut self.keeper {
             Keeper::View(view) => {
                 let _ = Python::try_attach(|_| {
@@ -314,7 +316,8 @@ impl Drop for Memory {
                     unsafe { PyBuffer_Release(&raw mut **view) };
                 });
             }
-            // With the interpreter, so that no list of what is to be released is locked when a process is forked.
+            // Drops it with the interpreter attached, so that no list of deferred releases is
+            // locked when a process forks.
             Keeper::Object(object) => {
                 let object = object.take();
                 let _ = Python::try_attach(|_| drop(object));

@@ -13,7 +13,7 @@ use crate::errors::{argument, raise};
 use crate::fail_open::FailOpen;
 use crate::namespace::Namespace;
 
-/// What `millpond.Client` wraps.
+/// Native part of `millpond.Client`.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct NativeClient {
     inner: Client,

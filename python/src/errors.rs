@@ -3,7 +3,7 @@
 use millpond_client::ClientError;
 use pyo3::prelude::*;
 
-/// The exception for an argument that breaks a limit, which says what to pass instead.
+/// The exception for an argument that breaks a limit, with advice.
 pub(crate) fn argument(py: Python<'_>, field: &'static str, fix: impl Into<String>) -> PyErr {
     raise(py, &ClientError::Argument { field, fix: fix.into() })
 }

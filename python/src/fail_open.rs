@@ -1,4 +1,4 @@
-//! A namespace that an engine can lean on: no call fails, none waits for a server that is down.
+//! A namespace that an engine can rely on: no call fails, none waits for a server that is down.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl FailOpen {
     }
 }
 
-/// Whether the server may answer otherwise in a moment.
+/// Whether the server may answer differently in a moment.
 const fn is_outage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unreachable | ErrorKind::DeadlineExceeded | ErrorKind::Busy)
 }

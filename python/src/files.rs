@@ -12,7 +12,7 @@ use crate::errors::{argument, raise};
 use crate::pending::Pending;
 use crate::volume::{Held, stat_result};
 
-/// Longest read that is not preceded by a look at how long the file is.
+/// Longest read without asking for the length of the file first.
 const READ_UNASKED: usize = 64 << 20;
 
 /// An open file. Thread safe: calls of several threads run side by side, without the lock.
@@ -33,14 +33,14 @@ pub(crate) struct File {
     mode: String,
 }
 
-/// The ranges of a batch: a buffer of several segments is as many ranges, one behind the other.
+/// The ranges of a batch: a buffer of several segments gives as many ranges, one after the other.
 struct Parts {
     pieces: Vec<(u64, Piece)>,
     /// Pieces of each range that the caller gave.
     each: Vec<usize>,
 }
 
-/// An offset in a file; `u64` alone would say little of what is wrong.
+/// Reads an offset in a file; extracting a `u64` would give an error without advice.
 fn offset_of(py: Python<'_>, offset: &Bound<'_, PyAny>) -> PyResult<u64> {
     let offset: i128 = offset.extract()?;
     let fix = || format!("{offset} is no place in a file: give bytes from its start, 0 or more");
@@ -127,7 +127,7 @@ impl File {
         Self { inner: Held::new(inner), path, mode: mode.to_owned() }
     }
 
-    /// Does something with the file, without the interpreter lock.
+    /// Runs a call with the file, without the interpreter lock.
     fn run<T: Send>(
         &self,
         py: Python<'_>,

@@ -1,6 +1,6 @@
 //! The native module `millpond._native`: the client for Python, and the command line.
 //!
-//! Invariant: memory of Python is only touched while the call, or the submitted batch, that was given it
+//! Invariant: memory of Python is only accessed while the call or submitted batch that received it
 //! runs, and the interpreter lock is released during I/O.
 
 #![expect(clippy::doc_markdown, reason = "what `help()` shows is written as Python is")]

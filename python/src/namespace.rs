@@ -1,4 +1,4 @@
-//! What a namespace can do beside the verbs that every store has.
+//! Verbs of a namespace besides those of every store.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ impl Namespace {
 pub(crate) struct KeyIterator {
     namespace: Py<Namespace>,
     prefix: Vec<u8>,
-    /// Where the next page starts; none after the last.
+    /// Where the next page starts; `None` after the last.
     cursor: Option<u64>,
     page: std::vec::IntoIter<KeyInfo>,
 }

@@ -12,10 +12,10 @@ use crate::buffer::Piece;
 use crate::errors::raise;
 use crate::files::sums;
 
-/// Longest wait between two looks for signals, so that Ctrl-C ends a wait.
+/// Longest wait between two checks for signals, so that Ctrl-C ends a wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a batch came to: of a read the bytes of each range.
+/// The result of a batch: for a read the bytes of each range.
 type Outcome = Arc<Result<Option<Vec<usize>>, ClientError>>;
 
 enum State {
@@ -28,8 +28,8 @@ enum State {
 /// A batch that was submitted. It is done even if nobody waits for it.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct Pending {
-    /// Only taken without the interpreter lock, which the end of a batch needs for its memory. A child has no part in it: a
-    /// thread that is not there may hold it.
+    /// Only locked without the interpreter lock, which the end of a batch needs for its memory. A
+    /// forked child cannot use it: a thread that does not exist there may hold it.
     state: OfProcess<Mutex<State>>,
 }
 
@@ -103,7 +103,7 @@ impl Pending {
     /// Tell whether it is done, or has failed, without waiting.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state(py)?;
-        // Where the lock is taken, somebody else waits for it.
+        // If the lock is taken, another thread waits for the batch.
         let look = || state.try_lock().is_some_and(|mut it| it.wait(Duration::ZERO).is_some());
         Ok(py.detach(look))
     }

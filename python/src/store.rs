@@ -1,7 +1,7 @@
 //! The verbs that every store has, for Python: batches in, lists out.
 //!
 //! A namespace, a pipeline and a store that fails open are subclasses: this is the only place where
-//! arguments of Python become a [`Batch`] and answers become what Python expects.
+//! arguments of Python become a [`Batch`] and answers become Python values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict, PySequence, PyString};
 use crate::buffer::{Memory, Use, fresh_bytes, overlap};
 use crate::errors::raise;
 
-/// What `leaders` is when the keys are one prompt from its start.
+/// Value of `leaders` when the keys are one prompt from its start.
 const RUNS: &str = "runs";
 
 /// A store of blocks. Thread safe; every verb takes a batch and releases the interpreter lock.
@@ -37,7 +37,8 @@ const RUNS: &str = "runs";
 #[pyclass(frozen, subclass, module = "millpond")]
 pub(crate) struct Store {
     inner: Arc<dyn BlockStore>,
-    /// Whether a value that is longer than its room is a miss: another writer's value must not stop an engine.
+    /// Whether a value that is longer than its room is a miss: another writer's value must not stop
+    /// an engine.
     fails_open: bool,
 }
 
@@ -142,7 +143,7 @@ const fn put_word(status: ItemStatus) -> &'static str {
     }
 }
 
-/// The exception for values that are longer than their rooms; none when there are none.
+/// The exception for values that are longer than their rooms; no error if there are none.
 fn too_small(
     py: Python<'_>,
     keys: &[BlockKey],
@@ -177,7 +178,7 @@ fn bytes_read(outcome: GetOutcome) -> i64 {
     }
 }
 
-/// Room for the first look at a value whose length is not known.
+/// Room for the first read of a value of unknown length.
 const FIRST_ROOM: usize = 64 << 10;
 
 impl Store {
@@ -257,7 +258,7 @@ impl Store {
         };
         let deadline = deadline_ms.map(Duration::from_millis);
         let call = Call { keys: vec![block_key(py, key)?], leaders, deadline };
-        // The length is not known before: ask with little room, then with what is needed.
+        // The length is unknown: read with little room, then with enough.
         let mut room = vec![0; FIRST_ROOM];
         let first = py.detach(|| self.one(&call, &mut room)).map_err(|error| raise(py, &error))?;
         let long = match first {
@@ -271,7 +272,7 @@ impl Store {
         };
         let (bytes, got) = fresh_bytes(py, long as usize, |into| self.one(&call, into))?;
         let got = got.map_err(|error| raise(py, &error))?;
-        // Removed between the two, and perhaps another one since.
+        // It was removed between the two reads, and perhaps replaced.
         Ok((got == GetOutcome::Read(long)).then_some(bytes))
     }
 

@@ -14,7 +14,7 @@ use crate::client::NativeClient;
 use crate::errors::{argument, raise};
 use crate::files::File;
 
-/// Something that is open until it is closed, or forgotten. What its end asks of the cluster is asked
+/// An object that is open until it is closed or dropped. Its requests to the cluster at the end run
 /// without the interpreter lock.
 pub(crate) struct Held<T: Send>(Mutex<Option<T>>);
 
@@ -23,7 +23,7 @@ impl<T: Send + Clone> Held<T> {
         Self(Mutex::new(Some(inner)))
     }
 
-    /// It, if it is open; `what` is for the message.
+    /// Returns the object, if it is open; `what` is for the message.
     pub(crate) fn get(&self, py: Python<'_>, what: &'static str) -> PyResult<T> {
         self.lock().clone().ok_or_else(|| argument(py, what, "it is closed: open it again"))
     }
@@ -56,13 +56,13 @@ impl<T: Send> Drop for Held<T> {
     }
 }
 
-/// What `millpond.files.Volume` derives from.
+/// Native base of `millpond.files.Volume`.
 #[pyclass(frozen, subclass, module = "millpond")]
 pub(crate) struct NativeVolume {
     inner: Held<Volume>,
 }
 
-/// What `millpond.files.Region` wraps.
+/// Native part of `millpond.files.Region`.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct NativeRegion {
     inner: Region,
@@ -107,7 +107,7 @@ fn open_options(py: Python<'_>, mode: &str, create: bool, perm: u16) -> PyResult
     Ok(OpenOptions { create: create || base.create, mode: perm, ..base })
 }
 
-/// What `os.stat` returns.
+/// Builds a result of `os.stat`.
 pub(crate) fn stat_result<'py>(py: Python<'py>, attr: &Attr) -> PyResult<Bound<'py, PyAny>> {
     let times = [("atime", attr.atime), ("mtime", attr.mtime), ("ctime", attr.ctime)];
     let extra = PyDict::new(py);
@@ -127,7 +127,7 @@ pub(crate) fn stat_result<'py>(py: Python<'py>, attr: &Attr) -> PyResult<Bound<'
 }
 
 impl NativeVolume {
-    /// Does something with the volume, without the interpreter lock.
+    /// Runs a call with the volume, without the interpreter lock.
     fn run<T: Send>(
         &self,
         py: Python<'_>,

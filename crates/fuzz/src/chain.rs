@@ -9,7 +9,7 @@ use millpond_types::{Ack, ChunkId, Crc32c, Tick};
 
 use crate::seeds::Seeds;
 
-/// A payload of which only the length is looked at.
+/// A payload of which only the length matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bytes {
     /// Number of bytes.

@@ -130,7 +130,7 @@ fn records() -> Vec<Vec<u8>> {
         EventRecord { text: "node one is gone".into(), ..EventRecord::default() }.seal(),
         config().seal(),
     ];
-    // The target puts the checksum there.
+    // The target adds the checksum.
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
 }
 

@@ -19,7 +19,7 @@ fn bases() -> ChunkBases {
     ChunkBases::new(&[1, 2].map(base)).unwrap_or_default()
 }
 
-/// Of two chunks.
+/// Tags of two chunks.
 fn tags() -> Tags {
     let item =
         |sequence| ItemTag { channel: 1, sequence, chain: ChainId(3), issued: ChainVersion(7) };

@@ -7,7 +7,7 @@ use zerocopy::IntoBytes;
 
 use crate::seeds::Seeds;
 
-/// A request of these pieces, the last `words` words of 8 bytes being extensions.
+/// A request of these pieces; the last `words` words of 8 bytes are extensions.
 fn request(opcode: Opcode, pieces: &[&[u8]], words: u16) -> Vec<u8> {
     let body = pieces.concat();
     let header = InHeader {
@@ -21,8 +21,8 @@ fn request(opcode: Opcode, pieces: &[&[u8]], words: u16) -> Vec<u8> {
     [header.as_bytes(), &body].concat()
 }
 
-/// Every operation with room for its arguments and two names, and those that count something
-/// with something to count.
+/// Seeds of every operation with room for its arguments and two names; operations with a count get
+/// something to count.
 #[must_use]
 pub(crate) fn all() -> Seeds {
     let args = [&[0_u8; 88][..], b"name\0second\0"].concat();

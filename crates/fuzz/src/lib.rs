@@ -1,7 +1,7 @@
-//! What the fuzz targets share: checks that hold for every decoder, and the seed corpus.
+//! Shared parts of the fuzz targets: checks that hold for every decoder, and the seed corpus.
 //!
-//! A decoder must never panic, and what it accepts must survive encoding and decoding again:
-//! otherwise two hosts could read the same bytes in two ways.
+//! A decoder must never panic, and a value that it accepts must survive encoding and decoding
+//! again: otherwise two hosts could read the same bytes in two ways.
 
 use millpond_types::Crc32c;
 
@@ -19,8 +19,8 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, |word| u32::from_le_bytes(*word))
 }
 
-/// Writes the right checksum at `at`: of the salt, then of the bytes before `end` with zeros in
-/// its own place. Random bytes hardly ever carry it, and the checks behind it are to be reached.
+/// Writes the right checksum at `at`: of the salt, then of the bytes before `end` with zeros in its
+/// own place. Random bytes hardly ever carry it, and the fuzzer must reach the checks after it.
 pub fn repair(bytes: &mut [u8], at: usize, end: usize, salt: Option<u64>) {
     let end = end.min(bytes.len());
     if end < at + 4 {

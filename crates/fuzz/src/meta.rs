@@ -473,11 +473,11 @@ fn records() -> Vec<Vec<u8>> {
         state().seal(),
         QueueRecord { key: b"a".to_vec(), bytes: 5, since: TIME, file: Ino(7) }.seal(),
     ];
-    // The target puts the checksum there.
+    // The target adds the checksum.
     sealed.into_iter().map(|bytes| bytes[..bytes.len() - 4].to_vec()).collect()
 }
 
-/// Access control lists behind a mode.
+/// Access control lists after a mode.
 fn lists() -> Vec<Vec<u8>> {
     let minimal = Acl::from_mode(0o751).to_bytes();
     // The entry of a user after the owner's, and a mask before others'.

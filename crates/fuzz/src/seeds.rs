@@ -1,4 +1,4 @@
-//! The seed corpus: real encodings, so that the fuzzer starts behind the first checks.
+//! The seed corpus: real encodings, so that the fuzzer starts after the first checks.
 //!
 //! `cargo run --example seeds` writes them to `seeds/`, which is committed.
 
@@ -18,7 +18,7 @@ use millpond_types::wire::{
 };
 use millpond_types::{Ack, BlockKey, ByteSize, ChunkId, Crc32c, GroupId, Priority, Tick, Uuid128};
 
-/// What stands for the disk's random salt in the seeds and in the targets of the engine.
+/// Replaces the disk's random salt in the seeds and in the targets of the engine.
 pub const SALT: u64 = 5;
 
 /// A target's name and its seeds.
@@ -50,7 +50,7 @@ fn leaders() -> [Leaders; 3] {
     [Leaders::Own, Leaders::Runs, Leaders::Each(vec![key(1), key(1), key(3)])]
 }
 
-/// Of three keys, as a client of a cluster sends them.
+/// Tags of three keys, as a client of a cluster sends them.
 fn tags() -> Tags {
     let item =
         |sequence| ItemTag { channel: 1, sequence, chain: ChainId(3), issued: ChainVersion(7) };
@@ -235,8 +235,8 @@ fn configs() -> Vec<Vec<u8>> {
     vec![shown.into_bytes(), short.as_bytes().to_vec()]
 }
 
-/// Superblock, log batch and checkpoint block of a disk that an engine wrote; the identities are
-/// fixed, so that the same bytes come out every time.
+/// Superblock, log batch and checkpoint block of a disk that an engine wrote. The identities are
+/// fixed, so that every run gives the same bytes.
 fn disk() -> Vec<Seeds> {
     let pages = engine_pages();
     let starting = |magic: &[u8]| -> Vec<Vec<u8>> {
@@ -302,7 +302,7 @@ fn chunk(pool: &BufferPool, n: u8) -> WriteRequest<'static> {
 mod tests {
     use millpond_types::wire::{FrameHeader, HEADER_BYTES};
 
-    /// Every target of `Cargo.toml` has seeds, and the committed ones are what the code makes.
+    /// Every target of `Cargo.toml` has seeds, and the committed ones match the code.
     #[test]
     fn committed_seeds_are_fresh_and_complete() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");

@@ -10,18 +10,18 @@ use millpond_types::{BlockKey, ByteSize};
 use crate::s3fifo::S3Fifo;
 use crate::store::{Batch, BlockStore};
 
-/// Bytes that one entry costs beside its key and value.
+/// Bytes that one entry costs besides its key and value.
 const ENTRY_BYTES: u64 = 96;
 
 type Blocks = S3Fifo<Box<[u8]>, Arc<[u8]>>;
 
-/// Keeps blocks in memory before `backend`. Puts go through to the backend at once; a block that
-/// was read from it stays here until S3-FIFO needs its place.
+/// Keeps blocks in memory in front of `backend`. Puts go through to the backend at once; a block
+/// that was read from it stays here until S3-FIFO needs its place.
 #[derive(Debug)]
 pub struct Cache<S> {
     backend: S,
     capacity: u64,
-    /// A child begins with none.
+    /// A forked child starts with an empty cache.
     blocks: PerProcess<Mutex<Blocks>>,
     hits: std::sync::atomic::AtomicU64,
     misses: std::sync::atomic::AtomicU64,
@@ -70,8 +70,8 @@ fn again<'a>(room: &'a mut Room<'_>) -> Room<'a> {
     }
 }
 
-/// The leaders of some keys of a batch. `Runs` counts from the batch's start, so it cannot be
-/// kept for a part; the caller then asks for the whole batch.
+/// The leaders of some keys of a batch. `Runs` counts from the batch's start, so it cannot be kept
+/// for a part; the caller then requests the whole batch.
 fn leaders_of(leaders: &Leaders, indexes: &[usize]) -> Option<Leaders> {
     match leaders {
         Leaders::Own => Some(Leaders::Own),
@@ -81,7 +81,7 @@ fn leaders_of(leaders: &Leaders, indexes: &[usize]) -> Option<Leaders> {
 }
 
 impl<S: BlockStore> Cache<S> {
-    /// A stage of at most `capacity` before `backend`.
+    /// A stage of at most `capacity` in front of `backend`.
     pub fn new(backend: S, capacity: ByteSize) -> Self {
         Self {
             backend,
@@ -92,7 +92,7 @@ impl<S: BlockStore> Cache<S> {
         }
     }
 
-    /// The store behind it.
+    /// The backend.
     pub const fn backend(&self) -> &S {
         &self.backend
     }
@@ -112,7 +112,7 @@ impl<S: BlockStore> Cache<S> {
         self.misses.fetch_add(misses as u64, Relaxed);
     }
 
-    /// Serves what is here; the indexes of the rest.
+    /// Serves cached keys. Returns the indexes of the rest.
     fn serve(
         &self,
         keys: &[BlockKey],
@@ -204,7 +204,7 @@ impl<S: BlockStore> BlockStore for Cache<S> {
             let blocks = self.blocks();
             batch.keys.iter().take_while(|key| blocks.contains(key.as_bytes())).count()
         };
-        // What is here may leave before it is read, so the backend is asked for its lease too.
+        // Cached blocks may be evicted before they are read, so the backend must lease them too.
         if here == batch.keys.len() && lease_ms == 0 {
             return Ok(here);
         }
@@ -212,8 +212,8 @@ impl<S: BlockStore> BlockStore for Cache<S> {
     }
 
     fn touch(&self, batch: Batch<'_>) -> Result<Vec<bool>, ClientError> {
-        // Writes go through, so the backend has what is here, and its order of eviction is the one
-        // that counts.
+        // Writes go through, so the backend has all cached blocks, and its order of eviction is the
+        // relevant one.
         self.backend.touch(batch)
     }
 

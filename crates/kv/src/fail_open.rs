@@ -1,5 +1,5 @@
-//! A store that never fails: late or failed reads are misses, late or failed writes are dropped
-//! and counted. An engine must never be stopped by its cache.
+//! A store that never fails: late or failed reads are misses, late or failed writes are dropped and
+//! counted. An engine must never be stopped by its cache.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::store::{Batch, BlockStore};
 pub struct FailOpenOptions {
     /// When a call that names no deadline ends at the latest.
     pub deadline: Duration,
-    /// Failures in a row after which the store is taken to be down.
+    /// Failures in a row after which the store is considered down.
     pub failures_max: u32,
-    /// First pause during which nothing is tried; doubles up to `pause_max`.
+    /// First pause without attempts; doubles up to `pause_max`.
     pub pause: Duration,
     /// Longest pause.
     pub pause_max: Duration,
     /// How long writes are dropped after a write or read met back-pressure.
     pub write_pause: Duration,
-    /// Writes side by side; more are dropped, so that reads find a free connection.
+    /// Concurrent writes; more are dropped, so that reads find a free connection.
     pub writes_max: usize,
 }
 
@@ -41,14 +41,14 @@ impl Default for FailOpenOptions {
     }
 }
 
-/// What was lost by failing open, since the start.
+/// Losses by failing open, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailOpenCounters {
     /// Keys answered as absent because the store was late, down or refused.
     pub reads_failed: u64,
     /// Values dropped.
     pub writes_dropped: u64,
-    /// Times the store was taken to be down.
+    /// Times the store was considered down.
     pub outages: u64,
 }
 
@@ -61,14 +61,15 @@ struct Breaker {
     last_error: Option<String>,
 }
 
-/// How the calls of one process go. What a child's parent waited for when it was forked, the child does not.
+/// State of the calls of one process. A forked child starts with new state, so it does not wait for
+/// calls of its parent.
 #[derive(Debug, Default)]
 struct Now {
     breaker: Mutex<Breaker>,
     writes: AtomicUsize,
 }
 
-/// Wraps a store so that no call fails and none is tried while it is down.
+/// Wraps a store so that no call fails and none is attempted while it is down.
 #[derive(Debug)]
 pub struct FailOpen<S, C> {
     store: S,
@@ -94,12 +95,12 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         }
     }
 
-    /// The store inside, whose calls may fail.
+    /// The store inside, with calls that may fail.
     pub const fn store(&self) -> &S {
         &self.store
     }
 
-    /// What was lost so far.
+    /// The losses so far.
     pub fn counters(&self) -> FailOpenCounters {
         FailOpenCounters {
             reads_failed: self.reads_failed.load(Ordering::Relaxed),
@@ -108,12 +109,12 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         }
     }
 
-    /// Whether calls are tried now.
+    /// Whether calls are attempted now.
     pub fn is_up(&self) -> bool {
         self.clock.now() >= self.breaker().closed_until
     }
 
-    /// Why the last call failed that did; for people, who see no error otherwise.
+    /// The reason of the last failure; for people, who see no error otherwise.
     pub fn last_error(&self) -> Option<String> {
         self.breaker().last_error.clone()
     }
@@ -173,7 +174,7 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         otherwise
     }
 
-    /// Runs a call whose error the caller wants to see; it counts like any other.
+    /// Runs a call and returns its error to the caller; it counts like any other.
     ///
     /// # Errors
     /// Those of the call.
@@ -186,12 +187,12 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         result
     }
 
-    /// The batch with a deadline, whatever the caller said.
+    /// The batch with a deadline: the caller's, or the default.
     fn timed<'a>(&self, batch: Batch<'a>) -> Batch<'a> {
         Batch { deadline: batch.deadline.or(Some(self.options.deadline)), ..batch }
     }
 
-    /// Reads values; what failed is `Late`.
+    /// Reads values; failed ones are `Late`.
     pub fn get(&self, batch: Batch<'_>, rooms: &mut [Room<'_>]) -> Vec<GetOutcome> {
         let (batch, keys) = (self.timed(batch), batch.keys.len());
         self.read(keys, vec![GetOutcome::Late; keys], || self.store.get(batch, rooms))
@@ -203,7 +204,7 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
         self.read(batch.keys.len(), 0, || self.store.match_prefix(batch, lease_ms))
     }
 
-    /// Tells which keys are present; none when the store does not answer.
+    /// Returns which keys are present; none when the store does not answer.
     pub fn contains(&self, batch: Batch<'_>) -> Vec<bool> {
         let (batch, keys) = (self.timed(batch), batch.keys.len());
         self.read(keys, vec![false; keys], || self.store.contains(batch))
@@ -216,13 +217,13 @@ impl<S: BlockStore, C: Clock> FailOpen<S, C> {
     }
 
     /// Removes keys; true for none when the store does not answer, and they may still be there: a
-    /// program that must know asks a store that may fail.
+    /// program that must know uses a store that may fail.
     pub fn delete(&self, batch: Batch<'_>) -> Vec<bool> {
         let (batch, keys) = (self.timed(batch), batch.keys.len());
         self.read(keys, vec![false; keys], || self.store.delete(batch))
     }
 
-    /// Stores values; what was dropped is `Late`.
+    /// Stores values; dropped ones are `Late`.
     pub fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Vec<ItemStatus> {
         let result = self.try_put(self.timed(batch), values);
         let statuses = result.unwrap_or_else(|| vec![ItemStatus::Late; batch.keys.len()]);
@@ -282,7 +283,7 @@ impl<S: BlockStore, C: Clock> BlockStore for FailOpen<S, C> {
         Ok(Self::delete(self, batch))
     }
 
-    /// What was lost so far; those of the store inside may need it to answer.
+    /// The losses so far; the counters of the store inside may need it to answer.
     fn stats(&self) -> Result<Vec<(String, u64)>, ClientError> {
         let FailOpenCounters { reads_failed, writes_dropped, outages } = self.counters();
         Ok(vec![

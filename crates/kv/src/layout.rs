@@ -1,4 +1,4 @@
-//! The layout digest: what must be equal for stored blocks to mean the same.
+//! The layout digest: a hash of everything that must be equal for stored blocks to mean the same.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ pub fn layout_digest(json: &str) -> Result<LayoutDigest, ClientError> {
             bad("write a JSON object, such as {\"model\": \"…\", \"dtype\": \"…\"}".into()),
         );
     }
-    // serde_json keeps object keys sorted unless a feature says otherwise.
+    // serde_json keeps object keys sorted unless a feature changes that.
     let mut canonical = String::new();
     for c in value.to_string().chars() {
         if c.is_ascii() {

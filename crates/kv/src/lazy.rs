@@ -20,7 +20,7 @@ impl LazyNamespace {
     /// Names the namespace; contacts no server.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is none.
+    /// `InvalidArgument` for an invalid name.
     pub fn new(
         client: &Client,
         name: &str,

@@ -21,10 +21,10 @@ pub struct Namespace {
     known: Arc<KnownHere>,
 }
 
-/// What the server said when the namespace was opened last, and which server that was.
+/// The server's answer when the namespace was opened last, and which server that was.
 #[derive(Debug)]
 struct KnownHere {
-    /// What it said at first: what a child begins with.
+    /// The first answer; a forked child starts with it.
     first: Known,
     last: PerProcess<Mutex<Known>>,
 }
@@ -54,7 +54,7 @@ fn open_now(
     Ok(Known { info, node: client.node()? })
 }
 
-/// What to open, once the name is known to be one.
+/// Builds the request for opening, after a check of the name.
 pub(crate) fn request(
     name: &str,
     create: bool,
@@ -107,8 +107,8 @@ impl Namespace {
         self.known.last().lock().clone()
     }
 
-    /// Runs `call`; when another server answers than before, or the namespace was dropped and may be made anew, opens it
-    /// and runs `call` once more, all within the batch's deadline.
+    /// Runs `call`. If another server answers than before, or the namespace was dropped and may
+    /// have been made again, opens it and runs `call` once more, all within the batch's deadline.
     fn with_keys<T>(
         &self,
         batch: Batch<'_>,

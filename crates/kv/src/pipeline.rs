@@ -10,7 +10,7 @@ use crate::namespace::Namespace;
 use crate::posix::Posix;
 use crate::store::BlockStore;
 
-/// What the stages of a pipeline need; only those named are used.
+/// Options for the stages of a pipeline; only those of the named stages are used.
 #[derive(Clone, Debug)]
 pub struct PipelineOptions {
     /// Bytes of the `Cache` stage.
@@ -19,7 +19,7 @@ pub struct PipelineOptions {
     pub namespace: Option<Namespace>,
     /// Folder of the `Posix` stage.
     pub folder: Option<PathBuf>,
-    /// Bytes that the folder may hold, of all processes and layouts that use it.
+    /// Limit of the folder's bytes, over all processes and layouts that use it.
     pub folder_bytes: ByteSize,
     /// Layout of the blocks in the `Posix` stage.
     pub layout: LayoutDigest,

@@ -85,10 +85,9 @@ fn failed(path: &Path, source: io::Error) -> ClientError {
 }
 
 impl Posix {
-    /// Opens the blocks of `layout` in `folder`, which is made if need be. All that processes and
-    /// layouts have in it is kept within `capacity`; a store with another bound keeps to its own.
-    /// Blocks that are there already are found again, those that nobody used for longest first in
-    /// line to go.
+    /// Opens the blocks of `layout` in `folder`, which is made if necessary. All files of processes
+    /// and layouts in it are kept within `capacity`; a store with another bound keeps to its own.
+    /// Existing blocks are found again; the least recently used ones are evicted first.
     ///
     /// # Errors
     /// `Unreachable` when the folder cannot be made or read.
@@ -110,7 +109,7 @@ impl Posix {
         self.folder.join(&id[..2]).join(&id[2..])
     }
 
-    /// Opens the file of `key` and checks its header; none when it is another key's or damaged.
+    /// Opens the file of `key` and checks its header; `None` if it is another key's or damaged.
     fn open_file(path: &Path, key: &BlockKey) -> io::Result<Option<(FileReader, Header)>> {
         let mut file = FileReader::open(path)?;
         let mut bytes = [0; HEADER_BYTES];
@@ -158,7 +157,7 @@ impl Posix {
             Ok::<(), io::Error>(())
         })?;
         if file.age_s()? >= TOUCH_AFTER_S {
-            // It keeps its place in the line when that fails.
+            // If that fails, the file keeps its age for eviction.
             let _ = files::touch(path);
         }
         Ok((crc == header.value_crc).then_some(GetOutcome::Read(len)))
@@ -176,7 +175,7 @@ impl Posix {
         let parts: Vec<&[u8]> =
             std::iter::once(head.as_slice()).chain(value.pieces().iter().copied()).collect();
         let len = parts.iter().map(|part| part.len() as u64).sum();
-        // What is there is damaged, or another key's.
+        // The existing file is damaged, or another key's.
         let cleared = if there { self.usage.remove(&path).map(|_| ()) } else { Ok(()) };
         let written = cleared.and_then(|()| self.publish(&path, &parts, len));
         match written {
@@ -189,7 +188,7 @@ impl Posix {
         }
     }
 
-    /// Writes a file that has room. False when the folder may never have so much.
+    /// Writes a file after reserving room. False when the file is larger than the folder's limit.
     fn publish(&self, path: &Path, parts: &[&[u8]], len: u64) -> io::Result<bool> {
         if !self.usage.reserve(len)? {
             return Ok(false);
@@ -199,7 +198,7 @@ impl Posix {
             written = path.parent().map_or(Ok(()), files::make_folder);
             written = written.and_then(|()| files::publish(path, parts));
         }
-        // Without one its room stays counted until the next sweep, which finds no file.
+        // After a failure its room stays counted until the next sweep, which finds no file.
         written.map(|()| true)
     }
 }

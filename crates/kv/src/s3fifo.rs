@@ -1,8 +1,8 @@
-//! Which block goes when memory runs out: S3-FIFO (Yang et al., SOSP 2023, section 4).
+//! Eviction when memory runs out: S3-FIFO (Yang et al., SOSP 2023, section 4).
 //!
 //! New blocks enter a small queue; those read again before they reach its end move to the main
 //! queue, the others leave and are remembered as ghosts. A ghost that comes back enters the main
-//! queue at once. So a scan of blocks that nobody reads twice never displaces the useful ones.
+//! queue at once. So a scan of blocks that are read once never displaces the useful ones.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -20,7 +20,7 @@ struct Entry<V> {
     main: bool,
 }
 
-/// A bounded map that forgets by S3-FIFO.
+/// A bounded map with S3-FIFO eviction.
 #[derive(Debug)]
 pub(crate) struct S3Fifo<K, V> {
     capacity: u64,
@@ -55,7 +55,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         self.entries.len()
     }
 
-    /// Looks without counting it as a read.
+    /// Whether `key` is present; does not count as a read.
     pub(crate) fn contains<Q>(&self, key: &Q) -> bool
     where
         K: std::borrow::Borrow<Q>,
@@ -75,7 +75,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         Some(&entry.value)
     }
 
-    /// Takes a value out.
+    /// Removes a value and returns it.
     pub(crate) fn remove<Q>(&mut self, key: &Q) -> Option<V>
     where
         K: std::borrow::Borrow<Q>,
@@ -94,7 +94,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         }
     }
 
-    /// Puts a value in unless the key has one or it can never fit; returns what had to go.
+    /// Inserts a value unless the key has one or it can never fit. Returns the evicted entries.
     pub(crate) fn insert(&mut self, key: K, value: V, bytes: u64) -> Vec<(K, V)> {
         if self.entries.contains_key(&key) || bytes > self.capacity {
             return Vec::new();
@@ -118,7 +118,7 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         gone
     }
 
-    /// Keys of removed values must not fill the queues.
+    /// Bounds the queues: keys of removed values must not fill them.
     fn bound_queues(&mut self) {
         let limit = 64 + 2 * self.entries.len();
         if self.small.len() + self.main.len() > limit {

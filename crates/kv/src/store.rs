@@ -1,4 +1,4 @@
-//! What every stage of a pipeline can do.
+//! The common interface of the stages of a pipeline.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Batch<'a> {
     pub keys: &'a [BlockKey],
     /// Their leaders.
     pub leaders: &'a Leaders,
-    /// When the call ends at the latest; the store's default when none.
+    /// The latest end of the call; `None` for the store's default.
     pub deadline: Option<Duration>,
 }
 
@@ -37,18 +37,19 @@ impl<'a> Batch<'a> {
 pub(crate) struct Until(Option<Tick>);
 
 impl Until {
-    /// `deadline` from now; the end of each part by itself when there is none.
+    /// `deadline` from now; without one, each part has its own end.
     pub(crate) fn after(deadline: Option<Duration>) -> Self {
         Self(deadline.map(|deadline| RealClock::tick().plus(deadline)))
     }
 
-    /// What is left; nothing to wait for, rather than for ever, once it has passed.
+    /// The remaining time: zero, not unlimited, once the end has passed.
     pub(crate) fn left(self) -> Option<Duration> {
         self.0.map(|end| end.since(RealClock::tick()))
     }
 }
 
-/// A store of immutable blocks: a namespace on a server, a folder, or a stage before one of them.
+/// A store of immutable blocks: a namespace on a server, a folder, or a stage in front of one of
+/// them.
 pub trait BlockStore: Send + Sync {
     /// Stores values; the first one stored under a key wins.
     ///
@@ -56,14 +57,14 @@ pub trait BlockStore: Send + Sync {
     /// As for every call; then any part of the values may have been stored.
     fn put(&self, batch: Batch<'_>, values: &[Value<'_>]) -> Result<Vec<ItemStatus>, ClientError>;
 
-    /// Reads values into `rooms`. What a room holds for a key that was not `Read` is undefined.
+    /// Reads values into `rooms`. The content of a room for a key that was not `Read` is undefined.
     ///
     /// # Errors
     /// As for every call.
     fn get(&self, batch: Batch<'_>, rooms: &mut [Room<'_>])
     -> Result<Vec<GetOutcome>, ClientError>;
 
-    /// Tells which keys are present.
+    /// Returns which keys are present.
     ///
     /// # Errors
     /// As for every call.
@@ -79,8 +80,8 @@ pub trait BlockStore: Send + Sync {
         Ok(self.contains(batch)?.iter().take_while(|present| **present).count())
     }
 
-    /// Marks keys as recently used; true for those that are present. A store that evicts nothing, or
-    /// only by what is read, just tells which are.
+    /// Marks keys as recently used; true for those that are present. A store that evicts nothing,
+    /// or by reads only, just returns which are.
     ///
     /// # Errors
     /// As for every call.

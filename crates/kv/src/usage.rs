@@ -1,6 +1,6 @@
-//! What a folder of blocks holds, counted for every process and layout that shares it.
+//! Usage of a folder of blocks, counted for every process and layout that shares it.
 //!
-//! The folder's file `usage`, little endian, is locked while somebody reads and changes it:
+//! The folder's file `usage`, little endian, is locked while a process reads and changes it:
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 //! | 24 | 4 | CRC-32C of bytes 0 to 23 |
 //!
 //! Room is counted before a block is written, and given back after one is removed, so that a crash
-//! or a failed write leaves too much counted. A sweep looks at the files themselves: when the folder
-//! is opened, when the count is damaged, and when there is no room; then the blocks that nobody read
-//! or wrote for the longest time go. Blocks that are being written during a sweep, one a thread, may
-//! come on top of the bound.
+//! or a failed write leaves too much counted. A sweep counts the files themselves: when the folder
+//! is opened, when the count is damaged, and when there is no room. Then the least recently read or
+//! written blocks are evicted. Blocks that are being written during a sweep, one per thread, may
+//! exceed the bound.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const VERSION: u32 = 1;
 const BYTES: usize = 28;
 const FOLDERS: u16 = 256;
 const PAGE_BYTES: u64 = 4096;
-/// A sweep frees this part of the folder's bytes more than it must, so that the next is not near.
+/// A sweep frees this part of the folder's bytes more than necessary, so that the next is not near.
 const SPARE_PARTS: u64 = 16;
 
 /// Bytes and number of the blocks in a folder.
@@ -68,7 +68,7 @@ fn in_pages(len: u64) -> u64 {
 }
 
 impl Usage {
-    /// Counts what is in `folder`, and removes what is beyond `capacity`.
+    /// Counts the files in `folder`, and removes those beyond `capacity`.
     pub(crate) fn open(folder: &Path, capacity: u64) -> io::Result<Self> {
         files::make_folder(folder)?;
         let usage = Self { folder: folder.to_owned(), capacity };
@@ -76,7 +76,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Counts a file of `len` bytes that will be written, making room for it. False when it is
+    /// Counts a file of `len` bytes that will be written, and makes room for it. False when it is
     /// larger than the folder may be.
     pub(crate) fn reserve(&self, len: u64) -> io::Result<bool> {
         let bytes = in_pages(len);
@@ -109,12 +109,12 @@ impl Usage {
         Ok(there)
     }
 
-    /// What the folder holds, as far as it is counted.
+    /// The counted usage of the folder.
     pub(crate) fn counts(&self) -> io::Result<Counts> {
         self.locked(Ok)
     }
 
-    /// Replaces the counts while nobody else can.
+    /// Replaces the counts under the lock.
     fn locked(&self, change: impl FnOnce(Counts) -> io::Result<Counts>) -> io::Result<Counts> {
         let path = self.folder.join("usage");
         let _lock = FileLock::wait(&path)?;
@@ -148,7 +148,8 @@ impl Usage {
         Ok(counts)
     }
 
-    /// The blocks of all layouts. Unfinished ones count too; those that a crash left are the oldest.
+    /// Lists the blocks of all layouts. Unfinished ones count too; those left by a crash are the
+    /// oldest.
     fn files(&self) -> io::Result<Vec<FoundFile>> {
         let mut found = Vec::new();
         for layout in files::folders_in(&self.folder)? {

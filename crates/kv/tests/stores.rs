@@ -40,7 +40,7 @@ fn posix(folder: &Path, bytes: u64) -> Posix {
     Posix::open(folder, LayoutDigest([7; 32]), ByteSize(bytes)).unwrap()
 }
 
-/// Keeps blocks in a map, fails when told to, and wants every call to have a deadline when told so.
+/// Keeps blocks in a map; can fail calls, and can require a deadline for every call.
 #[derive(Default)]
 struct Fake {
     timed: bool,
@@ -185,7 +185,7 @@ fn a_folder_stays_within_its_bytes() {
 #[test]
 fn the_bound_of_a_folder_counts_every_process_and_layout() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing but files is between two of them, as between two processes.
+    // They share only files, like separate processes.
     let stores: Vec<Posix> = [7, 7, 8]
         .map(|layout| Posix::open(folder.path(), LayoutDigest([layout; 32]), ByteSize(20 * 4096)))
         .map(Result::unwrap)

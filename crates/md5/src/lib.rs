@@ -1,8 +1,8 @@
-//! MD5 (RFC 1321), which S3 has as the `ETag` of what is put at once and of parts: of one body, and of many side by side
-//! ([`Beside`]), which takes a fraction of the time.
+//! MD5 (RFC 1321), which S3 uses as `ETag` of single-request uploads and of parts: of one body, or
+//! of many side by side ([`Beside`]), which takes a fraction of the time.
 //!
-//! A crate of its own since all of it is generic code that the compiler makes wide instructions of: it is optimised in every
-//! profile, and what uses it need not be.
+//! A separate crate because all of it is generic code that the compiler turns into wide
+//! instructions: it is optimised in every profile, which its users need not be.
 
 mod rounds;
 
@@ -12,16 +12,16 @@ pub use rounds::{BLOCK, LANES};
 
 use rounds::START;
 
-/// So many bodies cost more one after the other than side by side.
+/// From this number of bodies on, hashing side by side is faster than one after the other.
 pub const WORTH: usize = 3;
 
-/// MD5 under way.
+/// An MD5 hash in progress.
 #[derive(Clone, Debug)]
 pub struct Md5 {
     state: [u32; 4],
-    /// Bytes that have come.
+    /// Bytes received.
     len: u64,
-    /// Those of them that make no block yet.
+    /// Bytes that do not fill a block yet.
     rest: [u8; BLOCK],
 }
 
@@ -32,7 +32,7 @@ impl Default for Md5 {
 }
 
 impl Md5 {
-    /// Of no bytes yet.
+    /// The hash of no bytes.
     #[must_use]
     pub const fn new() -> Self {
         Self { state: START, len: 0, rest: [0; BLOCK] }
@@ -46,7 +46,8 @@ impl Md5 {
         self.keep(tail);
     }
 
-    /// Adds the first of these bytes where a block was begun, up to its end, and returns what is behind them.
+    /// Completes a block in progress with the first of these bytes, as far as they go, and returns
+    /// the rest.
     pub fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let held = self.held();
         if held == 0 {
@@ -61,14 +62,14 @@ impl Md5 {
         later
     }
 
-    /// Adds whole blocks where none is begun.
+    /// Adds whole blocks when no block is in progress.
     fn blocks(&mut self, blocks: &[[u8; BLOCK]]) {
         debug_assert!(blocks.is_empty() || self.held() == 0, "a block is begun");
         rounds::alone(&mut self.state, blocks);
         self.len += (blocks.len() * BLOCK) as u64;
     }
 
-    /// Adds less than a block where none is begun.
+    /// Adds less than a block when no block is in progress.
     ///
     /// # Panics
     /// For more.
@@ -78,13 +79,13 @@ impl Md5 {
         self.len += tail.len() as u64;
     }
 
-    /// Bytes that wait for more.
+    /// The number of bytes in `rest`.
     #[expect(clippy::cast_possible_truncation, reason = "less than a block")]
     const fn held(&self) -> usize {
         (self.len % BLOCK as u64) as usize
     }
 
-    /// The hash of all.
+    /// Returns the hash of all bytes.
     #[must_use]
     pub fn finish(mut self) -> [u8; 16] {
         let bits = (self.len * 8).to_le_bytes();
@@ -92,7 +93,7 @@ impl Md5 {
         let mut last = [[0; BLOCK]; 2];
         last[0][..held].copy_from_slice(&self.rest[..held]);
         last[0][held] = 0x80;
-        // The length goes where there is room for it.
+        // The length goes into the block with room for it.
         let count = if held < BLOCK - 8 { 1 } else { 2 };
         last[count - 1][BLOCK - 8..].copy_from_slice(&bits);
         rounds::alone(&mut self.state, &last[..count]);
@@ -115,8 +116,8 @@ impl Default for Beside {
 }
 
 impl Beside {
-    /// Adds whole blocks to each of up to [`LANES`] hashes in which none is begun: as many to each as the one with the fewest
-    /// has, which is returned.
+    /// Adds whole blocks to each of up to [`LANES`] hashes without a block in progress: to each as
+    /// many as the shortest body has, which is returned.
     ///
     /// # Panics
     /// For more hashes.
@@ -129,7 +130,7 @@ impl Beside {
             }
             return count;
         }
-        // Where there are fewer bodies than lanes, the first one is hashed for nothing.
+        // With fewer bodies than lanes, the spare lanes hash the first body without use.
         let of = |at: usize| bodies.get(at).unwrap_or(&bodies[0]);
         let mut states = std::array::from_fn(|at| of(at).0.state);
         let blocks = std::array::from_fn(|at| &of(at).1[..count]);
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// What another implementation says.
+    /// The result of another implementation.
     fn known(bytes: &[u8]) -> [u8; 16] {
         md5::Md5::digest(bytes).into()
     }

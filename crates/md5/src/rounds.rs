@@ -1,7 +1,8 @@
 //! The rounds of MD5 (RFC 1321), over one word or over a word of each of several bodies at once.
 //!
-//! One body's blocks follow from each other, so that a processor waits for itself; blocks of different bodies do not. What
-//! Go's `md5-simd` and Intel's ISA-L call a multi-buffer hash is written here once, for numbers and for vectors of them.
+//! One body's blocks depend on each other, so a processor waits for itself; blocks of different
+//! bodies do not. This technique, which Go's `md5-simd` and Intel's ISA-L call a multi-buffer hash,
+//! is written here once, for numbers and for vectors of them.
 
 #![expect(
     clippy::inline_always,
@@ -17,7 +18,7 @@ use fearless_simd::{Level, Simd, SimdBase as _, dispatch, u32x16};
 pub const BLOCK: usize = 64;
 /// Bodies that are hashed side by side.
 pub const LANES: usize = 16;
-/// What every body begins with.
+/// The initial state of every body.
 pub(crate) const START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
 const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
@@ -89,7 +90,7 @@ const SINES: [u32; 64] = [
     0xeb86_d391,
 ];
 
-/// What the rounds are done with.
+/// The operations of the rounds.
 trait Word:
     Copy
     + Add<Output = Self>
@@ -98,7 +99,7 @@ trait Word:
     + BitXor<Output = Self>
     + Not<Output = Self>
 {
-    /// Bits that go out above come in below.
+    /// Rotates the bits to the left.
     fn turned(self, by: u32) -> Self;
 }
 
