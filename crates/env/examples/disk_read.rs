@@ -1,7 +1,8 @@
 //! Random reads through the runtime and `FileDisk`, to compare with fio on the same file.
 //!
-//! `disk_read FILE [BLOCK_BYTES=4096] [DEPTH=64] [SECONDS=3] [auto|uring|threads]
-//! [plain]`; `plain` does not register the buffers. The file must exist and be written. Prints operations per second and the spread of latency.
+//! `disk_read FILE [BLOCK_BYTES=4096] [DEPTH=64] [SECONDS=3] [auto|uring|threads] [plain]`; `plain`
+//! does not register the buffers. The file must exist and be fully written. Prints operations per
+//! second and latency percentiles.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;

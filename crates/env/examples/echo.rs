@@ -1,7 +1,7 @@
-//! Payloads between a blocking client and the runtime, next to two plain blocking sockets.
+//! Payloads between a blocking client and the runtime, compared with two plain blocking sockets.
 //!
 //! `echo [BYTES=1048576] [SECONDS=2] [auto|uring|threads]`: the client sends 8 bytes and receives
-//! BYTES, the shape of a get. Prints throughput and the spread of latency for both servers.
+//! BYTES, like a get. Prints throughput and latency percentiles for both servers.
 
 #![allow(clippy::disallowed_methods, reason = "the plain sockets are what is compared with")]
 

@@ -8,11 +8,11 @@ use millpond_types::Tick;
 
 /// A monotonic clock and a wall clock.
 pub trait Clock: Send + Sync {
-    /// Monotonic time in microseconds; never goes back, counts through no suspend.
+    /// Monotonic time in microseconds; never goes back, does not count time in suspend.
     fn now(&self) -> Tick;
     /// Wall time in milliseconds since 1970-01-01 UTC; may jump.
     fn unix_ms(&self) -> u64;
-    /// Wall time in nanoseconds since 1970-01-01 UTC, as precisely as the clock knows it; may jump.
+    /// Wall time in nanoseconds since 1970-01-01 UTC, at the precision of the clock; may jump.
     fn unix_nanos(&self) -> u128 {
         u128::from(self.unix_ms()) * 1_000_000
     }
@@ -53,7 +53,7 @@ impl RealClock {
         time.tv_sec as u128 * 1_000_000_000 + time.tv_nsec as u128
     }
 
-    /// The same as the kernel sees it when it notes times of files: some milliseconds old.
+    /// Wall time in nanoseconds as the kernel stamps files with it: some milliseconds old.
     #[must_use]
     pub fn wall_nanos_of_files() -> u128 {
         let time = read_clock(libc::CLOCK_REALTIME_COARSE);
@@ -81,7 +81,7 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock at `now`, whose wall time at tick zero is `unix_ms_at_zero`.
+    /// A clock at `now`, with the wall time `unix_ms_at_zero` at tick zero.
     #[must_use]
     pub fn new(now: Tick, unix_ms_at_zero: u64) -> Self {
         Self { micros: Arc::new(AtomicU64::new(now.0)), unix_ms_at_zero }

@@ -1,8 +1,8 @@
-//! The one error type of this crate.
+//! The error type of this crate.
 
 use std::io;
 
-/// What a caller can do about an [`EnvError`].
+/// Possible reaction of a caller to an [`EnvError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EnvErrorKind {
     /// A setting is out of range: change it.
@@ -17,7 +17,7 @@ pub enum EnvErrorKind {
     Closed,
 }
 
-/// Why a part of the environment could not be set up.
+/// Failure to set up a part of the environment.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
     /// A setting is out of range.
@@ -25,15 +25,15 @@ pub enum EnvError {
     Config {
         /// The setting.
         field: &'static str,
-        /// What to write instead.
+        /// A valid value, for the error message.
         fix: String,
     },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried, and on what.
+        /// The failed operation and its object.
         what: String,
-        /// The answer of the operating system.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },

@@ -1,5 +1,5 @@
-//! Small files on a mounted file system: published whole or not at all. And larger ones that are written and
-//! read at offsets.
+//! Small files on a mounted file system, published completely or not at all; and larger ones that
+//! are written and read at offsets.
 
 mod hole;
 mod placed;
@@ -19,14 +19,14 @@ pub use self::placed::{
     rename, sync_folder, touch, xattr,
 };
 
-/// What unfinished files are called; a later clean-up finds them by it.
+/// Suffix of unfinished files, by which a later clean-up finds them.
 pub const UNFINISHED_SUFFIX: &str = ".part";
 
-/// Writes `parts` to a new file and then gives it the name `path`, replacing what had that name.
-/// Readers see the old file or the whole new one. Not flushed: power loss may lose it.
+/// Writes `parts` to a new file and then renames it to `path`, replacing any file there. Readers
+/// see the old file or the whole new one. Not flushed: power loss may lose it.
 ///
 /// # Errors
-/// What the system says; the unfinished file is removed.
+/// Errors of the operating system; the unfinished file is removed.
 pub fn publish(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -49,15 +49,15 @@ impl FileReader {
     /// Opens `path`.
     ///
     /// # Errors
-    /// `NotFound` and what else the system says.
+    /// `NotFound` and other system errors.
     pub fn open(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
     }
 
-    /// How long ago the file was written or touched, in seconds; 0 for one of the future.
+    /// Seconds since the file was written or touched; 0 for a time in the future.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn age_s(&self) -> io::Result<u64> {
         let now = RealClock::wall_ms() / 1000;
         Ok(now.saturating_sub(u64::try_from(self.0.metadata()?.mtime()).unwrap_or(0)))
@@ -66,7 +66,7 @@ impl FileReader {
     /// Bytes of the whole file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
@@ -74,15 +74,15 @@ impl FileReader {
     /// True for an empty file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Fills `into` from where the last read ended.
+    /// Fills `into` from the end of the last read.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file is shorter, and what else the system says.
+    /// `UnexpectedEof` when the file is shorter, and other system errors.
     pub fn read_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
         self.0.read_exact(into)
     }
@@ -91,18 +91,19 @@ impl FileReader {
 /// A file found by [`list`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its bytes.
     pub len: u64,
-    /// When it was written, in seconds since 1970; only good for sorting.
+    /// Time of its last write, in seconds since 1970; only good for sorting.
     pub modified: u64,
 }
 
-/// The files in `folder`, not those in folders below it. What vanishes meanwhile is left out.
+/// The files in `folder`, without those in its subfolders. Files that vanish during the call are
+/// left out.
 ///
 /// # Errors
-/// What the system says about the folder.
+/// Errors of the operating system for the folder.
 pub fn list(folder: &Path) -> io::Result<Vec<FoundFile>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -118,40 +119,40 @@ pub fn list(folder: &Path) -> io::Result<Vec<FoundFile>> {
     Ok(found)
 }
 
-/// Makes `folder` and those above it.
+/// Creates `folder` and its missing parents.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn make_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
-/// Makes `folder`, and those above it, so that only its owner can look into it.
+/// Creates `folder` and its missing parents, accessible to their owner only.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn make_private_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// User id of the owner of what `path` leads to.
+/// User id of the owner of `path`, following symbolic links.
 ///
 /// # Errors
-/// `NotFound` and what else the system says.
+/// `NotFound` and other system errors.
 pub fn owner(path: &Path) -> io::Result<u32> {
     Ok(fs::metadata(path)?.uid())
 }
 
-/// Opens a file for appending, and makes it if it is not there: readable by its owner only.
+/// Opens a file for appending; a new one is readable by its owner only.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn open_append(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// A file that one process at a time has. It is free again when this is dropped or the process ends. A child of a fork has
-/// the file open too, and not the lock.
+/// A file locked by one process at a time. The lock ends when this is dropped or the process ends.
+/// A forked child has the file open too, but not the lock.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -163,10 +164,10 @@ impl FileLock {
         Self { file, generation: generation() }
     }
 
-    /// Takes the lock; nothing when another process has it.
+    /// Takes the lock; `None` when another process has it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         let file = open_append(path)?;
         match file.try_lock() {
@@ -176,10 +177,10 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock as soon as nobody else has it, in this process or another.
+    /// Waits for the lock while another holder, in this process or another, has it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn wait(path: &Path) -> io::Result<Self> {
         let file = open_append(path)?;
         loop {
@@ -194,17 +195,18 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // The system frees it when nobody has the file open any more, and a child of a fork still may.
+        // The system frees the lock when the last descriptor of the file closes, and a forked child
+        // may still have one.
         if self.generation == generation() {
             let _ = self.file.unlock();
         }
     }
 }
 
-/// Removes a file; none of that name is no error.
+/// Removes a file; a missing file is no error.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -215,7 +217,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
 /// Cuts a file off at `len` bytes, durably.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn truncate(path: &Path, len: u64) -> io::Result<()> {
     let file = fs::OpenOptions::new().write(true).open(path)?;
     file.set_len(len)?;

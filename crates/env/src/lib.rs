@@ -5,7 +5,8 @@
 //! - [`net`]: sockets, asynchronous for servers and blocking for clients.
 //! - [`disk`]: the [`Disk`] trait, files and block devices, and a fake that crashes on demand.
 //! - [`files`]: files on a mounted file system, small ones and those that are read at offsets.
-//! - [`fork`]: what belongs to one process, and no child has; [`sync`]: locks that work there.
+//! - [`fork`]: values that belong to one process and that no child has; [`sync`]: locks that work
+//!   there.
 //! - [`shm`]: memory and rings shared with another process on this host.
 //! - [`clock`], [`rng`], [`sys`]: time, random numbers, and facts about the machine.
 //!
@@ -13,8 +14,8 @@
 //! it, also when the future is dropped; nothing read from shared memory is used before it has been
 //! copied out and checked; futures stay on the core that made them, wakers go anywhere.
 //!
-//! Absent on purpose: a multi-threaded executor, work stealing, and asynchronous buffered files. Channels and
-//! locks between tasks come from `tokio::sync`, which runs on any executor.
+//! Absent on purpose: a multi-threaded executor, work stealing, and asynchronous buffered files.
+//! Channels and locks between tasks come from `tokio::sync`, which runs on any executor.
 
 #![allow(unsafe_code, reason = "this crate is the seam to the operating system (STYLE rule 18)")]
 #![allow(clippy::disallowed_methods, reason = "the banned methods live behind this crate")]

@@ -4,8 +4,8 @@ use std::io;
 
 use millpond_types::Pcg;
 
-/// [`Pcg`] with what tests and clients need beside its numbers, and seeds from the system. The same
-/// seed gives the same numbers on every build.
+/// [`Pcg`] with helpers for tests and clients, and seeds from the system. The same seed gives the
+/// same numbers on every build.
 #[derive(Clone, Debug)]
 pub struct Rng(Pcg);
 

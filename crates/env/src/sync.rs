@@ -1,8 +1,9 @@
-//! Locks for code that a child of a fork runs: all that they know lies in themselves.
+//! Locks for code that runs in a forked child: their whole state is in the lock itself.
 //!
-//! Those of `parking_lot` keep waiting threads in one table of the process. In a child that table names threads that are not
-//! there, in memory that new threads use, and its own locks may be held for good. Those of the standard library are
-//! words of the kernel's futexes. A lock whose holder panicked is taken all the same.
+//! The locks of `parking_lot` keep waiting threads in one table of the process. In a child that
+//! table names threads that do not exist, in memory that new threads use, and the table's own locks
+//! may be held for good. The locks of the standard library are words for the kernel's futexes. A
+//! lock can be taken although a previous holder panicked.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Mutex<T>(sync::Mutex<T>);
 
-/// What [`Mutex::lock`] gives.
+/// Result of [`Mutex::lock`].
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
@@ -22,28 +23,30 @@ pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
 #[derive(Debug, Default)]
 pub struct RwLock<T>(sync::RwLock<T>);
 
-/// Wakes threads that wait for a change of what a [`Mutex`] holds. Whoever makes the change wakes them after it had the lock:
-/// then nobody waits whom it did not count, and without any it costs no system call.
+/// Wakes threads that wait for a change of data under a [`Mutex`].
+///
+/// The thread that makes the change notifies after it held the lock: then every waiter is counted,
+/// and without a waiter it costs no system call.
 #[derive(Debug, Default)]
 pub struct Condvar {
     woken: sync::Condvar,
-    /// In a child of a fork it may count threads of the parent, which costs that call.
+    /// In a forked child it may count threads of the parent, which only costs that call.
     waiting: AtomicUsize,
 }
 
 impl<T> Mutex<T> {
-    /// A free one.
+    /// An unlocked mutex with this value.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self(sync::Mutex::new(value))
     }
 
-    /// Waits for it.
+    /// Locks it, after waiting for it to be free.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Takes it if it is free.
+    /// Locks it if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(MutexGuard(Some(guard))),
@@ -52,7 +55,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// What it holds, of which nobody else can have a borrow.
+    /// The value; the exclusive borrow needs no lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,39 +76,39 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 
 impl<T> RwLock<T> {
-    /// A free one.
+    /// An unlocked lock with this value.
     #[must_use]
     pub const fn new(value: T) -> Self {
         Self(sync::RwLock::new(value))
     }
 
-    /// Waits until nobody writes.
+    /// Locks it for reading, after waiting for any writer.
     pub fn read(&self) -> sync::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is free.
+    /// Locks it for writing, after waiting for it to be free.
     pub fn write(&self) -> sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it holds, of which nobody else can have a borrow.
+    /// The value; the exclusive borrow needs no lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Without waiters.
     #[must_use]
     pub const fn new() -> Self {
         Self { woken: sync::Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    /// Gives the lock back, waits to be woken or for `time`, and takes it again. May return early.
+    /// Unlocks, waits for a notification or for `time`, and locks again. May return early.
     ///
     /// # Panics
-    /// Never: only a guard that waits already is empty, and nobody else has that.
+    /// Never: a guard is empty only while it waits, and nothing else can use it then.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         let held = guard.0.take().expect("a guard is empty only while it waits");
         // Counted under the lock.
@@ -115,14 +118,14 @@ impl Condvar {
         guard.0 = Some(waited.0);
     }
 
-    /// Wakes one that waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.woken.notify_one();
         }
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.woken.notify_all();
@@ -134,7 +137,8 @@ impl Condvar {
 mod tests {
     use super::*;
 
-    /// Two threads in turns: a wake that is left out because nobody seems to wait would end here.
+    /// Two threads in turns: a notification omitted by mistake because no waiter was counted would
+    /// end here.
     #[test]
     fn whoever_waits_is_woken_at_every_change() {
         const TURNS: u32 = 20_000;

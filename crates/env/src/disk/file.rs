@@ -1,5 +1,5 @@
-//! A disk on a file or a block device, past the page cache (`O_DIRECT`). A file takes room on its file system as it
-//! is used.
+//! A disk on a file or a block device, past the page cache (`O_DIRECT`). A file allocates space on
+//! its file system as it is used.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,16 +24,16 @@ use crate::rt::op::{Action, FileRef, Op};
 use crate::rt::{Handle, IoBackend, result_of, sleep_until};
 use crate::sys::{check, free_bytes};
 
-/// One transfer of the kernel; longer ones are split. The kernel's own limit is 2 GiB - 4 KiB.
+/// Longest transfer of the kernel; longer ones are split. The kernel's own limit is 2 GiB - 4 KiB.
 const TRANSFER_MAX: usize = 1 << 30;
 
-/// How long to wait for a disk's lock, and between two looks. The kernel takes down the ring of a killed
-/// process, which holds its files, some milliseconds after the process is gone: a supervisor that
-/// restarts a server at once must not be told that the disk is in use.
+/// Time to wait for a disk's lock, and between two attempts. The kernel tears down the ring of a
+/// killed process, which holds its files, some milliseconds after the process is gone. A supervisor
+/// that restarts a server at once must not get an error that the disk is in use.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 
-/// Tests make the disks of a process slow by this variable: bytes that are written per second.
+/// Environment variable by which tests slow down the disks of a process: bytes written per second.
 const SLOWED: &str = "MILLPOND_TEST_DISK_BYTES_PER_SECOND";
 
 /// A file or block device used past the page cache, held exclusively. Clones are the same disk, and
@@ -49,32 +49,33 @@ struct Inner {
     capacity: u64,
     is_device: bool,
     direct: bool,
-    /// Writes that have completed, and how many of them are known to be durable. Those that made themselves durable
-    /// do not count; the first one stands for what an earlier process wrote.
+    /// Number of completed writes, and of those known to be durable. Writes that made themselves
+    /// durable do not count; the first one stands for the writes of an earlier process.
     written: AtomicU64,
     durable: AtomicU64,
-    /// Bytes a second that tests let through, and when the next write may begin.
+    /// Bytes per second that a test allows, and the time when the next write may begin.
     slowed: Option<(u64, Mutex<Tick>)>,
-    /// Whether the file system has less room for the file than it is long.
+    /// Whether the file has less space on its file system than its length.
     takes_room: bool,
-    /// The cores that have this file in their ring's table, to take it out in the end.
+    /// The cores that registered this file in their ring's table, for the removal on drop.
     registrations: Mutex<Vec<(Handle, u32)>>,
 }
 
-/// Names disks within this process, so that a core can tell which it has registered.
+/// Ids of disks within this process, by which a core recognizes the disks it has registered.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl FileDisk {
-    /// Creates `path` with `size` bytes, or opens it when it exists and makes it at least that long. A
-    /// block device must be at least that long.
+    /// Creates `path` with `size` bytes, or opens it when it exists and extends it to at least that
+    /// length. A block device must be at least that long.
     ///
-    /// The new file, and its place in the folder, are durable on return. Its room on the file system is taken by
-    /// [`Disk::reserve`], or else by the write that first comes there. Space that was never written reads as
-    /// zero, and its first write is slower.
+    /// A new file and its directory entry are durable on return. [`Disk::reserve`] allocates its
+    /// space on the file system, or else the first write to each place does. Space that was never
+    /// written reads as zero, and its first write is slower.
     ///
     /// # Errors
-    /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Config`] for a size
-    /// that is not a positive multiple of 4 KiB or a device too small; [`EnvError::Os`] else.
+    /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Config`] for a
+    /// size that is not a positive multiple of 4 KiB or a device too small; otherwise
+    /// [`EnvError::Os`].
     pub fn create(path: &Path, size: u64) -> Result<Self, EnvError> {
         if size == 0 || !size.is_multiple_of(DISK_BLOCK) {
             return Err(EnvError::Config {
@@ -104,7 +105,7 @@ impl FileDisk {
     /// Opens an existing file or block device; its capacity is its size, rounded down to 4 KiB.
     ///
     /// # Errors
-    /// [`EnvError::InUse`] when another process keeps it open for 2 s; [`EnvError::Os`] else.
+    /// [`EnvError::InUse`] when another process keeps it open for 2 s; otherwise [`EnvError::Os`].
     pub fn open(path: &Path) -> Result<Self, EnvError> {
         Self::open_with(path, false).map(|inner| Self(Arc::new(inner)))
     }
@@ -115,7 +116,7 @@ impl FileDisk {
         options.read(true).write(true).create(create).truncate(false).mode(0o600);
         let (file, direct) = match options.clone().custom_flags(libc::O_DIRECT).open(path) {
             Ok(file) => (file, true),
-            // Some file systems (tmpfs before Linux 6.6, for instance) know no O_DIRECT.
+            // Some file systems (tmpfs before Linux 6.6, for instance) have no O_DIRECT.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 (options.open(path).map_err(failed)?, false)
             }
@@ -141,19 +142,19 @@ impl FileDisk {
         })
     }
 
-    /// Where it is.
+    /// Path of the file or device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// True when transfers go past the page cache. False on file systems that cannot.
+    /// True when transfers bypass the page cache. False on file systems without support for it.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.0.direct
     }
 
-    /// Whether every write that has completed is known to be durable.
+    /// Whether every completed write is known to be durable.
     pub(super) fn is_durable(&self) -> bool {
         let written = self.0.written.load(Ordering::Acquire);
         self.0.durable.load(Ordering::Acquire) == written
@@ -188,12 +189,12 @@ impl Drop for Inner {
     }
 }
 
-/// How slow tests want disks to be.
+/// The limit of [`SLOWED`], if a test sets one.
 fn slowed() -> Option<u64> {
     std::env::var(SLOWED).ok()?.parse().ok().filter(|rate| *rate > 0)
 }
 
-/// Takes the exclusive lock of a disk; false when somebody else keeps it.
+/// Takes the exclusive lock of a disk; false when another process holds it.
 fn lock(file: &File) -> io::Result<bool> {
     let end = RealClock::tick().plus(LOCK_PATIENCE);
     loop {
@@ -223,12 +224,12 @@ fn measure(file: &File) -> io::Result<(u64, bool)> {
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
-/// Whether a file takes less room on its file system than it is long.
+/// Whether a file takes less space on its file system than its length.
 fn has_holes(file: &File, capacity: u64) -> io::Result<bool> {
     Ok(taken(file)? < capacity)
 }
 
-/// Bytes of its file system that a file takes.
+/// Bytes that a file takes on its file system.
 fn taken(file: &File) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(file.metadata()?.blocks() * 512)
@@ -244,7 +245,8 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
-/// What a transfer does after the kernel answered `result` with `left` bytes still to go.
+/// Number of bytes moved by a transfer to which the kernel answered `result` with `left` bytes to
+/// go.
 fn advance(result: i32, left: usize) -> io::Result<usize> {
     let moved = result_of(result)?;
     assert!(moved <= left, "the kernel moved more bytes than asked");
@@ -284,12 +286,12 @@ impl Disk for FileDisk {
         let action = Action::Reserve { file: self.on(&core), offset, len };
         // SAFETY: the action points to no memory; `self.clone()` keeps the file open.
         let (result, _) = unsafe { Op::start(&core, action, self.clone()) }.await;
-        // Where it cannot be done the writes themselves take room, block by block.
+        // Without support for it, the writes themselves allocate space, block by block.
         best_effort(result_of(result).map(drop)).map_err(|error| match error.kind() {
             io::ErrorKind::QuotaExceeded => io::ErrorKind::StorageFull.into(),
             _ => error,
         })?;
-        // What had room before keeps it.
+        // Space that was allocated before stays.
         let took = taken(&self.0.file)? > before;
         if took && free_bytes(&self.0.path)? < DATA_FREE_BYTES_MIN {
             self.discard(offset, len).await?;
@@ -343,9 +345,12 @@ impl Disk for FileDisk {
         Ok(())
     }
 
-    /// Where nothing was written since the last sync, there is nothing to make durable but the bytes themselves: the kernel does
-    /// both by one request, by a write through the device's cache where it has that (FUA), without waking this thread between
-    /// them. On two virtual cores 8 KiB take 125 to 140 us so, and 190 to 200 us as a chain of two requests.
+    /// Writes and makes durable, with one kernel request where possible.
+    ///
+    /// When nothing was written since the last sync, only these bytes need to become durable. The
+    /// kernel then does both in one request, with a write through the device's cache where the
+    /// device supports it (FUA), without waking this thread in between. On two virtual cores 8 KiB
+    /// take 125 to 140 us this way, and 190 to 200 us as a chain of two requests.
     async fn write_sync(&self, offset: u64, buf: SharedBuf) -> io::Result<()> {
         let bytes = check_write(self.0.capacity, offset, &buf)?;
         self.wait_if_slowed(bytes.len()).await;
@@ -381,7 +386,8 @@ impl Disk for FileDisk {
             moved
         };
         if moved < len as usize {
-            // A short write broke the chain, and the sync was cancelled; or it made durable what it wrote.
+            // A short write broke the chain, and the sync was cancelled; or it made the written
+            // bytes durable.
             self.write_from(offset, buf, moved).await?;
             self.sync().await?;
         }
@@ -405,7 +411,7 @@ impl Disk for FileDisk {
 }
 
 impl FileDisk {
-    /// Waits until a write of so many bytes may begin, where tests have made disks slow.
+    /// Waits until a write of `len` bytes may begin, when a test slows disks down.
     async fn wait_if_slowed(&self, len: usize) {
         let Some((rate, next)) = &self.0.slowed else { return };
         let time = Duration::from_micros((len as u64).saturating_mul(1_000_000) / rate);

@@ -19,31 +19,31 @@ pub const DISK_BLOCK: u64 = 4096;
 /// Random-access storage in blocks of 4 KiB.
 ///
 /// Futures run on the core that polls them first. Dropping one leaves a write undecided: it may
-/// reach the disk, wholly or in part; the buffer is kept until the kernel has let go of it.
+/// reach the disk, completely or in part. The buffer is kept until the kernel releases it.
 pub trait Disk: Send + Sync + 'static {
     /// Size in bytes, a multiple of 4 KiB.
     fn capacity(&self) -> u64;
 
-    /// Whether the first durable write of a block takes much longer than later ones: so it is in a file, whose
-    /// extents are converted.
+    /// Whether the first durable write of a block takes much longer than later ones, as in a file,
+    /// where the file system converts extents.
     fn first_write_is_dear(&self) -> bool;
 
-    /// Whether some of its blocks may have no room yet, so that [`Disk::reserve`] can fail.
+    /// Whether some of its blocks may have no space yet, so that [`Disk::reserve`] can fail.
     fn takes_room(&self) -> bool;
 
-    /// Makes sure that writes to a range do not fail for want of room, until it is discarded. Durable with the next
-    /// [`Disk::sync`].
+    /// Ensures that writes to a range do not fail for lack of space, until it is discarded. Durable
+    /// with the next [`Disk::sync`].
     ///
     /// # Errors
-    /// `InvalidInput` for a bad range; `StorageFull` when there is no room for all of it, or too little would be left for
-    /// others: a part may have got some then.
+    /// `InvalidInput` for a bad range; `StorageFull` when there is no space for all of it, or too
+    /// little would be left for others: a part may have got some then.
     fn reserve(&self, offset: u64, len: u64) -> impl Future<Output = io::Result<()>>;
 
     /// Fills `buf.len()`, rounded up to 4 KiB, bytes of `buf` from `offset`. The length stays.
     ///
     /// # Errors
-    /// `InvalidInput` for a misaligned offset or a range beyond the capacity; else what the device
-    /// says. The content of the buffer is then undefined.
+    /// `InvalidInput` for a misaligned offset or a range beyond the capacity; otherwise errors of
+    /// the device. The content of the buffer is then undefined.
     fn read(&self, offset: u64, buf: Buf) -> impl Future<Output = (Buf, io::Result<()>)>;
 
     /// Writes [`SharedBuf::padded`] at `offset`. Durable only after a later [`Disk::sync`].
@@ -56,7 +56,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes every write that had completed before this call durable.
     ///
     /// # Errors
-    /// What the device says. Nothing may then be assumed durable that was not before.
+    /// Errors of the device. Writes that were not durable before may then still be volatile.
     fn sync(&self) -> impl Future<Output = io::Result<()>>;
 
     /// [`Disk::write`], then [`Disk::sync`], in one submission where the backend can.
@@ -74,7 +74,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Best effort: a device that cannot do this answers `Ok`.
     ///
     /// # Errors
-    /// `InvalidInput` for a bad range; what the device says.
+    /// `InvalidInput` for a bad range; errors of the device.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = io::Result<()>>;
 }
 

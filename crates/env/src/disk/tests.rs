@@ -23,7 +23,7 @@ async fn read(disk: &impl Disk, pool: &BufferPool, offset: u64, len: usize) -> B
     buf
 }
 
-/// What every disk does.
+/// Behavior common to all disks.
 async fn conforms(disk: impl Disk + Clone, pool: BufferPool) {
     assert_eq!(disk.capacity(), SIZE);
     let data = noise(&pool, 10_000, 1);
@@ -92,7 +92,7 @@ fn files_conform() {
     });
 }
 
-/// `write_sync` leaves the sync out only where there is nothing but its own bytes.
+/// `write_sync` omits the sync only when nothing but its own bytes needs it.
 #[test]
 fn what_others_wrote_is_made_durable_too() {
     on_both(async |pool| {
@@ -147,7 +147,7 @@ fn a_file_is_held_exclusively_and_let_go() {
         let path = folder.path().join("disk");
         assert!(FileDisk::open(&path).is_err());
         for round in 0..100 {
-            // More rounds than a ring has places for files: places are given back.
+            // More rounds than a ring has slots for files: slots are freed.
             let disk = FileDisk::create(&path, SIZE).unwrap();
             drop(read(&disk, &pool, 0, 4096).await);
             if round == 0 {

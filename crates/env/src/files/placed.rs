@@ -1,4 +1,4 @@
-//! Files whose bytes are written and read at offsets, through the page cache; and what lies about them.
+//! Files that are written and read at offsets, through the page cache, and facts about files.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,14 +8,14 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What a file is like: it is another one after every write to it.
+/// Identity and state of a file; it changes with every write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     /// Its bytes.
     pub len: u64,
     /// Its number on its file system.
     pub inode: u64,
-    /// When it was changed last, in nanoseconds since 1970.
+    /// Time of its last change, in nanoseconds since 1970.
     pub changed_ns: i128,
 }
 
@@ -24,29 +24,29 @@ pub struct FileStamp {
 pub struct PlacedFile(File);
 
 impl PlacedFile {
-    /// Makes a file that only its owner can read.
+    /// Creates a file that only its owner can read.
     ///
     /// # Errors
-    /// `AlreadyExists` and what else the system says.
+    /// `AlreadyExists` and other system errors.
     pub fn create_new(path: &Path) -> io::Result<Self> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600).open(path).map(Self)
     }
 
-    /// Opens a file to read and write it, and makes it if it is not there: only its owner can read it then.
+    /// Opens a file for reading and writing; a new one is readable by its owner only.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn open_or_create(path: &Path) -> io::Result<Self> {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.open(path).map(Self)
     }
 
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// `NotFound` and what else the system says.
+    /// `NotFound` and other system errors.
     pub fn open(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
     }
@@ -54,7 +54,7 @@ impl PlacedFile {
     /// Fills `into` with the bytes at `offset`.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the file is shorter, and what else the system says.
+    /// `UnexpectedEof` when the file is shorter, and other system errors.
     pub fn read_exact_at(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         self.0.read_exact_at(into, offset)
     }
@@ -62,23 +62,23 @@ impl PlacedFile {
     /// Writes all of `bytes` at `offset`. Not flushed: [`PlacedFile::sync`] does that.
     ///
     /// # Errors
-    /// `StorageFull` and what else the system says; some bytes may be there then.
+    /// `StorageFull` and other system errors; some bytes may be there then.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.write_all_at(bytes, offset)
     }
 
-    /// Returns when all that was written is durable.
+    /// Returns when all written bytes are durable.
     ///
     /// # Errors
-    /// What the system says: nothing is known of the bytes then.
+    /// Errors of the operating system: the state of the bytes is unknown then.
     pub fn sync(&self) -> io::Result<()> {
         self.0.sync_all()
     }
 
-    /// What it is like now.
+    /// Its current stamp.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn stamp(&self) -> io::Result<FileStamp> {
         let found = self.0.metadata()?;
         let changed_ns = i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec());
@@ -92,10 +92,11 @@ impl AsFd for PlacedFile {
     }
 }
 
-/// Gives a file another name in the same folder, replacing what had that. Durable after [`sync_folder`].
+/// Renames a file within its folder, replacing any file of the new name. Durable after
+/// [`sync_folder`].
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
@@ -103,23 +104,23 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// Gives a file a second name, on the same file system.
 ///
 /// # Errors
-/// `AlreadyExists` and what else the system says: some file systems have no second names.
+/// `AlreadyExists` and other system errors: some file systems have no hard links.
 pub fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)
 }
 
-/// Whether something of this name is there.
+/// Whether a file of this name exists.
 ///
 /// # Errors
-/// What the system says, when it cannot tell.
+/// Errors of the operating system, when it cannot tell.
 pub fn exists(path: &Path) -> io::Result<bool> {
     path.try_exists()
 }
 
-/// The names of the folders in `folder` that are text.
+/// The names of the folders in `folder` that are valid text.
 ///
 /// # Errors
-/// What the system says about the folder.
+/// Errors of the operating system for the folder.
 pub fn folders_in(folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -136,15 +137,15 @@ pub fn folders_in(folder: &Path) -> io::Result<Vec<String>> {
 /// Returns when the names in a folder are durable.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Says that a file was modified now.
+/// Sets the modification time of a file to now.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn touch(path: &Path) -> io::Result<()> {
     File::open(path)?.set_modified(SystemTime::now())
 }
@@ -152,24 +153,24 @@ pub fn touch(path: &Path) -> io::Result<()> {
 /// The path of a folder without symbolic links.
 ///
 /// # Errors
-/// `NotFound`, `NotADirectory` and what else the system says.
+/// `NotFound`, `NotADirectory` and other system errors.
 pub fn folder(path: &Path) -> io::Result<PathBuf> {
     let path = fs::canonicalize(path)?;
     if fs::metadata(&path)?.is_dir() { Ok(path) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
 
-/// Whether others than the owner of `path` may write to it, by its permission bits.
+/// Whether users other than the owner of `path` may write to it, by its permission bits.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn is_writable_by_others(path: &Path) -> io::Result<bool> {
     Ok(fs::metadata(path)?.mode() & 0o022 != 0)
 }
 
-/// Whether `path` lies on a FUSE file system.
+/// Whether `path` is on a FUSE file system.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn is_on_fuse(path: &Path) -> io::Result<bool> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: an all-zero statfs is valid.
@@ -185,7 +186,7 @@ pub fn is_on_fuse(path: &Path) -> io::Result<bool> {
 /// The value of an extended attribute, of at most 4 KiB.
 ///
 /// # Errors
-/// `ENODATA` when there is none of that name, `NotFound` and what else the system says.
+/// `ENODATA` when the attribute is absent, `NotFound` and other system errors.
 pub fn xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     let name = std::ffi::CString::new(name)?;

@@ -1,4 +1,4 @@
-//! Descriptors and shared memory that no child gets.
+//! Descriptors and shared memory that no child inherits.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use super::generation;
 
-/// A place that nobody uses.
+/// An unused place.
 const FREE: RawFd = -1;
 /// A place that is being filled.
 const TAKEN: RawFd = -2;
 
-/// What the handler of a child is to close, in a list that only grows; places are used again. There are as many as were in
-/// use at once: some for each connection, which is made less often than the list is long.
+/// Descriptors that the fork handler closes in a child, in a list that only grows; places are
+/// reused. The list is as long as the most descriptors in use at once: some for each connection, so
+/// scanning it costs less than making the connection.
 static PLACES: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Place {
         std::iter::successors(first, move |place| next(place.next))
     }
 
-    /// A place for a descriptor.
+    /// Takes a place for a descriptor.
     fn of(fd: RawFd, mapped: Mapped) -> &'static Self {
         let take = |place: &&Self| {
             let taken =
@@ -67,7 +68,7 @@ impl Place {
         place
     }
 
-    /// One more place, taken.
+    /// Adds a place to the list, taken.
     fn more() -> &'static Self {
         let place = Box::into_raw(Box::new(Self {
             next: ptr::null(),
@@ -94,7 +95,8 @@ impl Place {
     }
 }
 
-/// In the child: closes what the parent has open, and makes the memory that it shares the child's own.
+/// In the child: closes the parent's descriptors, and makes the memory that the parent shares
+/// private to the child.
 pub(super) fn leave_to_parent() {
     for place in Place::all() {
         let fd = place.fd.load(Ordering::Acquire);
@@ -107,56 +109,60 @@ pub(super) fn leave_to_parent() {
             if !mapped.base.is_null() {
                 make_private(fd, mapped);
             }
-            // SAFETY: the descriptor is `ProcessFd`'s, which does not close it in this process.
+            // SAFETY: the descriptor belongs to `ProcessFd`, which does not close it in this
+            // process.
             let _ = unsafe { libc::close(fd) };
         }
         place.free();
     }
 }
 
-/// What is written there from now on, nobody else sees. What the parent only read, a peer's memory, is not kept for the child,
-/// which has nothing that was lent: its place stays taken, so that a later unmapping hits no other memory.
+/// Makes a mapping private: no other process sees later writes to it. Memory that the parent only
+/// read, a peer's memory, is not kept for the child, as nothing was lent to it. Its address range
+/// stays reserved, so that a later unmapping hits no other memory.
 fn make_private(fd: RawFd, mapped: Mapped) {
     let map = |protection, flags| {
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is a mapping of ours: the caller of `Place::of` said so. A writable one gets the same bytes; one that was
-        // only read is behind `OfProcess`, so that nobody reads it here.
+        // SAFETY: the range is a mapping of ours: the caller of `Place::of` said so. A writable one
+        // gets the same bytes; one that was only read is behind `OfProcess`, so nothing reads it
+        // here.
         let at = unsafe { libc::mmap(mapped.base.cast(), mapped.len, protection, flags, fd, 0) };
         at != libc::MAP_FAILED
     };
     if mapped.writes && map(libc::PROT_READ | libc::PROT_WRITE, 0) {
         return;
     }
-    // Rather a child that ends than one that writes into its parent's memory.
+    // A child that crashes is better than one that writes into its parent's memory.
     let _ = map(libc::PROT_NONE, libc::MAP_ANONYMOUS);
 }
 
-/// A descriptor of this process. In a child it is closed before `fork` returns there, and is none: calls fail with
-/// `EBADF`, and its number may be another file's.
+/// A descriptor of this process. In a child it is closed before `fork` returns, and is invalid:
+/// calls fail with `EBADF`, and its number may be another file's.
 #[derive(Debug)]
 pub struct ProcessFd {
     fd: ManuallyDrop<OwnedFd>,
     generation: u64,
-    /// None for one that children keep.
+    /// `None` for a descriptor that children keep.
     place: Option<&'static Place>,
 }
 
 impl ProcessFd {
-    /// Closed in children.
+    /// A descriptor that is closed in children.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self::with_memory(fd, Mapped::NONE)
     }
 
-    /// Closed in children, to which memory that is written to becomes their own. Drop this before it is unmapped.
+    /// A descriptor that is closed in children, which also get a private copy of its written
+    /// memory. Drop this before the memory is unmapped.
     pub(crate) fn with_memory(fd: OwnedFd, memory: Mapped) -> Self {
-        // First: it sees to it that there is a handler.
+        // First, as it ensures that the fork handler is installed.
         let generation = generation();
         let place = Some(Place::of(fd.as_raw_fd(), memory));
         Self { fd: ManuallyDrop::new(fd), generation, place }
     }
 
-    /// One that children keep, as any descriptor.
+    /// An ordinary descriptor, which children keep.
     pub(crate) const fn kept(fd: OwnedFd) -> Self {
         Self { fd: ManuallyDrop::new(fd), generation: 0, place: None }
     }
@@ -165,7 +171,7 @@ impl ProcessFd {
         self.place.is_none() || self.generation == generation()
     }
 
-    /// It, if it is open in this process.
+    /// The descriptor, if it is open in this process.
     pub(crate) fn get(&self) -> Option<BorrowedFd<'_>> {
         self.is_open().then(|| self.fd.as_fd())
     }
@@ -190,7 +196,7 @@ impl Drop for ProcessFd {
             return;
         }
         if let Some(place) = self.place {
-            // Before the number is another file's, so that no child closes that.
+            // Before the number can become another file's, so that no child closes that.
             place.free();
         }
         // SAFETY: it is dropped once, here.

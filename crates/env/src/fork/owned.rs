@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::generation;
 
-/// A value that each process makes for itself. That of the parent is left as it is, for good: neither read nor dropped.
+/// A value that each process creates for itself. The parent's value is left alone for good: neither
+/// read nor dropped.
 pub struct PerProcess<T> {
-    /// What this process has, or one that it was forked from; null at first.
+    /// The value of this process or of an ancestor; null at first.
     current: AtomicPtr<Made<T>>,
     _owns: PhantomData<T>,
 }
@@ -21,7 +22,7 @@ struct Made<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// Nothing yet.
+    /// Without a value.
     #[must_use]
     pub const fn empty() -> Self {
         Self { current: AtomicPtr::new(ptr::null_mut()), _owns: PhantomData }
@@ -36,22 +37,22 @@ impl<T> PerProcess<T> {
 
     #[expect(clippy::unused_self, reason = "what is given lives as long as this")]
     fn own(&self, made: *mut Made<T>) -> Option<&T> {
-        // SAFETY: the pointer is null or from `Box::into_raw`. What was put in is freed by `drop` only, which no borrow
-        // outlives, and never once another one took its place.
+        // SAFETY: the pointer is null or from `Box::into_raw`. An installed value is freed by
+        // `drop` only, which no borrow outlives, and never after another one replaced it.
         let made = unsafe { made.as_ref() }?;
         (made.generation == generation()).then_some(&made.value)
     }
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// The value that this process has made.
+    /// The value that this process has made, if any.
     #[must_use]
     pub fn get(&self) -> Option<&T> {
         self.own(self.current.load(Ordering::Acquire))
     }
 
-    /// The value of this process, made now if it has none. Of several threads that make one, one wins; the others' are
-    /// dropped.
+    /// The value of this process, made now if it has none. When several threads make one, one wins;
+    /// the others' are dropped.
     ///
     /// # Errors
     /// Those of `make`.
@@ -65,11 +66,12 @@ impl<T: Send + Sync> PerProcess<T> {
             let done =
                 self.current.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire);
             let Err(other) = done else {
-                // SAFETY: put in just now, and freed by `drop` only. What was seen is the parent's, and stays.
+                // SAFETY: installed just now, and freed by `drop` only. The value seen before is
+                // the parent's, and stays.
                 return Ok(unsafe { &(*new).value });
             };
             if let Some(value) = self.own(other) {
-                // SAFETY: from `Box::into_raw` above, and not put in.
+                // SAFETY: from `Box::into_raw` above, and not installed.
                 drop(unsafe { Box::from_raw(new) });
                 return Ok(value);
             }
@@ -77,7 +79,7 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// The same of what cannot fail.
+    /// Like [`Self::get_or_try`], with a `make` that cannot fail.
     pub fn get_or(&self, make: impl FnOnce() -> T) -> &T {
         let Ok(value) = self.get_or_try(|| Ok::<T, std::convert::Infallible>(make()));
         value
@@ -88,7 +90,7 @@ impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         let made = *self.current.get_mut();
         if self.own(made).is_some() {
-            // SAFETY: not null, from `Box::into_raw`, and nobody borrows it any more.
+            // SAFETY: not null, from `Box::into_raw`, and no borrow of it is left.
             drop(unsafe { Box::from_raw(made) });
         }
     }
@@ -106,14 +108,14 @@ impl<T: fmt::Debug + Send + Sync> fmt::Debug for PerProcess<T> {
     }
 }
 
-/// A value of the process that made it. A child has not got it, and does not drop it.
+/// A value of the process that made it. A child can neither get it nor drop it.
 pub struct OfProcess<T> {
     generation: u64,
     value: ManuallyDrop<T>,
 }
 
 impl<T> OfProcess<T> {
-    /// The value of this process.
+    /// Wraps a value of this process.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self { generation: generation(), value: ManuallyDrop::new(value) }
@@ -131,7 +133,7 @@ impl<T> OfProcess<T> {
         self.is_own().then_some(&*self.value)
     }
 
-    /// The same, to change it.
+    /// The value for changes, if this process made it.
     #[must_use]
     pub fn get_mut(&mut self) -> Option<&mut T> {
         if self.is_own() { Some(&mut self.value) } else { None }

@@ -10,7 +10,8 @@ use crate::files::FileLock;
 use crate::net::BlockingStream;
 use crate::shm::{ShmAccess, ShmRegion};
 
-/// What a child finds, as the bits of its exit status. It must not panic, and allocates: nobody else in this test does.
+/// Runs `find` in a child and returns its result, the exit status. The child must not panic. It
+/// allocates, so no other thread of this test may.
 fn in_a_child(find: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child runs code of this test only and ends with `_exit`.
     let child = unsafe { libc::fork() };
@@ -53,7 +54,7 @@ fn a_child_makes_its_own_and_leaves_its_parents() {
         u8::from(right && drops.load(Ordering::SeqCst) == 1)
     });
     assert_eq!(found, 1);
-    // A closure moves what the child drops; the parent's part of it ends here.
+    // A closure moves the values that the child drops; the parent's part of it ends here.
     assert_eq!(generation(), before);
 }
 
@@ -82,7 +83,7 @@ fn a_child_has_neither_connection_nor_memory_of_its_parent() {
         let of_region = |line: &&str| line.contains("memfd:fork-test");
         right &= maps.lines().filter(of_region).all(|line| line.contains(" rw-p "));
         right &= maps.lines().any(|line| of_region(&line));
-        // Another file gets the number, and what is left of the parent's does not close it.
+        // Another file gets the number, and dropping the parent's objects does not close it.
         let file = std::fs::File::open("/dev/null");
         drop((stream, region, view));
         // SAFETY: plain numbers.
@@ -93,12 +94,13 @@ fn a_child_has_neither_connection_nor_memory_of_its_parent() {
     assert_eq!(found, 1);
     let _ = peer.write_all(b"x");
     let mut one = [0; 1];
-    // The parent moved its end into the closure above and dropped it: the peer sees that at once, as no child has it.
+    // The parent moved its end into the closure above and dropped it: the peer sees that at once,
+    // as no child has it.
     peer.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     assert_eq!(peer.read(&mut one).unwrap_or(0), 0);
 }
 
-/// A child that lives on does not keep what its parent had locked, nor free it.
+/// A surviving child neither keeps its parent's lock nor frees it.
 #[test]
 fn a_lock_on_a_file_is_its_takers_alone() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::sys::{check, own};
 
-/// Who is at the other end.
+/// Address of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerAddr {
     /// A TCP peer.
@@ -27,7 +27,7 @@ impl fmt::Display for PeerAddr {
     }
 }
 
-/// The process at the other end of a unix socket, as the kernel saw it when it connected.
+/// The process at the other end of a unix socket, as the kernel recorded it at the connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id.
@@ -38,7 +38,7 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
-/// An address as the kernel takes it.
+/// An address in the kernel's format.
 pub(super) struct RawAddr {
     storage: libc::sockaddr_storage,
     len: libc::socklen_t,
@@ -120,7 +120,7 @@ impl RawAddr {
     fn to_peer(&self) -> io::Result<PeerAddr> {
         match self.family() {
             libc::AF_INET => {
-                // SAFETY: the family says which address the storage holds.
+                // SAFETY: the family tells which address the storage holds.
                 let raw = unsafe { (&raw const self.storage).cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
                 Ok(PeerAddr::Tcp(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()))
@@ -188,7 +188,7 @@ pub(super) fn set_nodelay(fd: RawFd, on: bool) -> io::Result<()> {
     }
 }
 
-/// Ends a connection whose peer acknowledges nothing for so long (`TCP_USER_TIMEOUT`).
+/// Ends a connection when the peer acknowledges nothing for `timeout` (`TCP_USER_TIMEOUT`).
 pub(super) fn set_user_timeout(fd: RawFd, timeout: std::time::Duration) -> io::Result<()> {
     let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms)

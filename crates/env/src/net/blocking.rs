@@ -1,4 +1,4 @@
-//! Connections for clients, which have threads of their own and no loop.
+//! Blocking connections, for clients that have threads and no event loop.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Shutdown, SocketAddr};
@@ -18,7 +18,7 @@ use crate::clock::RealClock;
 use crate::fork::ProcessFd;
 use crate::sys::{check, check_len};
 
-/// Memory outside Rust's view: an array of Python, a tensor, a mapping another process writes to.
+/// Memory outside Rust's view: a Python array, a tensor, a mapping that another process writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawSegment {
@@ -33,7 +33,7 @@ const _: () = assert!(align_of::<RawSegment>() == align_of::<libc::iovec>());
 const _: () =
     assert!(std::mem::offset_of!(RawSegment, len) == std::mem::offset_of!(libc::iovec, iov_len));
 
-// SAFETY: a segment is an address and a length; whoever dereferences it takes on the duty.
+// SAFETY: a segment is an address and a length; the code that dereferences it takes on the duty.
 unsafe impl Send for RawSegment {}
 // SAFETY: as above.
 unsafe impl Sync for RawSegment {}
@@ -43,13 +43,14 @@ const PIECES_MAX: usize = 1024;
 
 /// A TCP or unix connection with blocking calls that end at a deadline. Nagle's algorithm is off.
 ///
-/// One thread may send while another receives. A connection that was made here is of this process only ([`crate::fork`]).
+/// One thread may send while another receives. A connection made here belongs to this process only
+/// ([`crate::fork`]).
 #[derive(Debug)]
 pub struct BlockingStream {
     fd: ProcessFd,
-    /// The socket's own time limits in microseconds, per direction; zero = none set. A call that
-    /// waits sets them only when they are off by more than half, so a steady stream of calls with
-    /// like deadlines costs one system call each.
+    /// The socket's own time limits in microseconds, per direction; zero means none set. A blocking
+    /// call sets them only when they are off by more than half, so a steady stream of calls with
+    /// similar deadlines costs one system call each.
     limits: [AtomicU64; 2],
 }
 
@@ -67,7 +68,7 @@ impl BlockingStream {
     /// Connects over TCP.
     ///
     /// # Errors
-    /// `TimedOut` after `timeout`; `ConnectionRefused` and what else the system says.
+    /// `TimedOut` after `timeout`; `ConnectionRefused` and other system errors.
     pub fn connect_tcp(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = Self::connect(&RawAddr::tcp(addr), timeout)?;
         stream.set_nodelay(true)?;
@@ -77,7 +78,7 @@ impl BlockingStream {
     /// Connects to a unix socket.
     ///
     /// # Errors
-    /// `TimedOut` after `timeout`; `NotFound`, `ConnectionRefused` and what else the system says.
+    /// `TimedOut` after `timeout`; `NotFound`, `ConnectionRefused` and other system errors.
     pub fn connect_unix(path: &Path, timeout: Duration) -> io::Result<Self> {
         Self::connect(&RawAddr::unix(path)?, timeout)
     }
@@ -97,7 +98,7 @@ impl BlockingStream {
                 Some(libc::EINPROGRESS | libc::EALREADY | libc::EINTR) => {
                     stream.wait(libc::POLLOUT, deadline)?;
                 }
-                // A unix listener's queue is full; it has no event to wait for.
+                // The queue of a unix listener is full; there is no event to wait for.
                 Some(libc::EAGAIN) => {
                     if RealClock::tick() >= deadline {
                         return Err(timed_out());
@@ -139,7 +140,7 @@ impl BlockingStream {
     }
 
     /// Sets the socket's own time limit so that a blocking call ends at about `deadline`, never
-    /// later; a call that ends early is tried again.
+    /// later; a call that ends early is repeated.
     fn limit(&self, direction: Direction, deadline: Tick) -> io::Result<()> {
         let left = deadline.since(RealClock::tick());
         let left = u64::try_from(left.as_micros()).unwrap_or(u64::MAX).min(1 << 40);
@@ -216,7 +217,7 @@ impl BlockingStream {
         self.send_pieces(left, deadline)
     }
 
-    /// Sends every piece; their memory is readable until this returns, by its callers.
+    /// Sends every piece; callers guarantee that the memory is readable until this returns.
     fn send_pieces(&self, mut left: Vec<libc::iovec>, deadline: Tick) -> io::Result<()> {
         let mut next = 0;
         while next < left.len() {
@@ -346,7 +347,8 @@ impl BlockingStream {
     /// Sends `bytes` with `fds` attached to the first of them (unix sockets).
     ///
     /// # Errors
-    /// As for [`BlockingStream::send_vectored`]; `InvalidInput` for no byte or too many descriptors.
+    /// As for [`BlockingStream::send_vectored`]; `InvalidInput` for no byte or too many
+    /// descriptors.
     pub fn send_fds(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], deadline: Tick) -> io::Result<()> {
         self.limit(Direction::Send, deadline)?;
         let sent = fds::try_send(self.as_raw_fd(), bytes, fds, 0)?;
@@ -356,7 +358,7 @@ impl BlockingStream {
     /// Turns Nagle's algorithm off (`on`) or on; no effect on unix sockets.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         set_nodelay(self.as_raw_fd(), on)
     }
@@ -364,7 +366,7 @@ impl BlockingStream {
     /// Waits until there is something to receive; false when `timeout` passed first.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn poll_readable(&self, timeout: Duration) -> io::Result<bool> {
         match self.wait(libc::POLLIN, RealClock::tick().plus(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
@@ -372,7 +374,7 @@ impl BlockingStream {
         }
     }
 
-    /// Who is at the other end.
+    /// Address of the peer.
     ///
     /// # Errors
     /// `NotConnected` when the peer is gone already.
@@ -380,10 +382,10 @@ impl BlockingStream {
         peer_of(self.as_raw_fd())
     }
 
-    /// The process at the other end (unix sockets), as the kernel saw it when it connected.
+    /// The process at the other end (unix sockets), as the kernel recorded it at the connect.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
         credentials_of(self.as_raw_fd())
     }
@@ -415,7 +417,7 @@ impl AsRawFd for BlockingStream {
     }
 }
 
-/// Takes `count` bytes off the front of `iov`; how many entries are used up.
+/// Takes `count` bytes off the front of `iov`; returns the number of used-up entries.
 fn consume(iov: &mut [libc::iovec], mut count: usize) -> usize {
     for (index, entry) in iov.iter_mut().enumerate() {
         if count < entry.iov_len {

@@ -10,7 +10,7 @@ pub const FDS_MAX: usize = 16;
 
 const SPACE: usize = 128;
 
-/// Room for the control message, aligned as the kernel wants.
+/// Room for the control message, with the kernel's alignment.
 #[repr(C, align(8))]
 struct Control([u8; SPACE]);
 
@@ -30,7 +30,8 @@ fn header(iov: &mut libc::iovec, control: &mut Control, len: usize) -> libc::msg
     message
 }
 
-/// Sends `bytes` with `fds` attached to the first of them, without blocking; how many bytes went.
+/// Sends `bytes` with `fds` attached to the first of them, without blocking; returns the number of
+/// bytes sent.
 pub(super) fn try_send(
     socket: RawFd,
     bytes: &[u8],

@@ -40,7 +40,7 @@ impl TcpListener {
     /// Listens on `addr`; port 0 picks a free one.
     ///
     /// # Errors
-    /// `AddrInUse`, `PermissionDenied` and what else the system says.
+    /// `AddrInUse`, `PermissionDenied` and other system errors.
     ///
     /// # Panics
     /// Outside `Runtime::block_on`.
@@ -71,7 +71,8 @@ impl TcpListener {
     /// The next connection, with Nagle's algorithm off.
     ///
     /// # Errors
-    /// What the system says: running out of descriptors, for instance, passes; retry later.
+    /// Errors of the operating system. Some are temporary, a lack of descriptors for instance:
+    /// retry later.
     pub async fn accept(&self) -> io::Result<Stream> {
         accept(&self.socket).await
     }
@@ -79,7 +80,7 @@ impl TcpListener {
     /// The address it listens on.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         match local_of(self.socket.fd())? {
             PeerAddr::Tcp(addr) => Ok(addr),
@@ -95,10 +96,10 @@ pub struct UnixListener {
 }
 
 impl UnixListener {
-    /// Listens on `path`. A socket there that nobody listens on any more is replaced.
+    /// Listens on `path`. A stale socket without a listener is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody listens there; `InvalidInput` for a path over 107 bytes.
+    /// `AddrInUse` when another listener is there; `InvalidInput` for a path over 107 bytes.
     ///
     /// # Panics
     /// Outside `Runtime::block_on`.

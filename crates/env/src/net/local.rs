@@ -1,4 +1,4 @@
-//! A blocking listener on a path, for processes that have threads instead of a loop.
+//! A blocking listener on a path, for processes that have threads instead of an event loop.
 
 use std::fs;
 use std::io;
@@ -19,12 +19,12 @@ pub struct LocalListener {
 }
 
 impl LocalListener {
-    /// Listens on `path` from now on, in the place of whoever listened there.
+    /// Listens on `path` from now on, in place of any other listener there.
     ///
-    /// The path is never absent, and never open to others, meanwhile.
+    /// During the replacement the path is never absent, and never open to others.
     ///
     /// # Errors
-    /// `InvalidInput` for a path over 107 bytes, and what else the system says.
+    /// `InvalidInput` for a path over 107 bytes, and other system errors.
     pub fn replace(path: &Path) -> io::Result<Self> {
         let unfinished = path.with_extension(format!("{}", std::process::id()));
         match fs::remove_file(&unfinished) {
@@ -44,10 +44,10 @@ impl LocalListener {
         }
     }
 
-    /// Waits for a connection, and says whose it is.
+    /// Waits for a connection, and returns it with the credentials of its peer.
     ///
     /// # Errors
-    /// What the system says; other connections may come.
+    /// Errors of the operating system; other connections may come.
     pub fn accept(&self) -> io::Result<(BlockingStream, PeerCredentials)> {
         let (stream, _) = self.listener.accept()?;
         let stream = BlockingStream::from_owned_fd(OwnedFd::from(stream));
@@ -61,7 +61,7 @@ impl LocalListener {
         fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
     }
 
-    /// Removes the path if it leads here: who connects from now on finds nobody.
+    /// Removes the path if it leads here: later connection attempts find no listener.
     pub fn remove(&self) {
         if self.is_in_place() {
             let _ = fs::remove_file(&self.path);

@@ -1,10 +1,10 @@
-//! Names, looked up within a deadline.
+//! Name lookups within a deadline.
 //!
-//! The system's resolver blocks its thread, for ten seconds and more while its servers say nothing, and
-//! nothing ends its wait. So threads of their own ask it, a bounded number of them, one for a name at
-//! a time; a caller waits as long as it likes. A resolver that is late is stood in for by what it
-//! answered last. An answer is used once while the resolver works: an address that moved is found by
-//! the next caller.
+//! The system's resolver blocks its thread for ten seconds and more while its servers do not
+//! answer, and nothing can end its wait. So a bounded number of separate threads asks it, one at a
+//! time for each name, and a caller waits only until its deadline. When the resolver is late, its
+//! last answer stands in. While it works, an answer is used once, so the next caller finds an
+//! address that moved.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -22,26 +22,26 @@ use crate::fork::PerProcess;
 use crate::rt::{thread, timeout};
 use crate::sync::{Condvar, Mutex};
 
-/// Threads that ask the resolver at once: a few names that it is silent about leave room for others.
+/// Threads that ask the resolver at once, so that a few unanswered names leave room for others.
 const THREADS_MAX: usize = 8;
-/// Names that are remembered or waited for: nodes and managers of a large cluster.
+/// Names that are cached or waited for: enough for the nodes and managers of a large cluster.
 const NAMES_MAX: usize = 4096;
-/// A resolver is late after so long, where the last answer can stand in.
+/// Time after which a resolver counts as late, if a last answer can stand in.
 const LATE: Duration = Duration::from_millis(100);
-/// Longest wait of [`lookup_host`], where nobody said another one: two servers that time out.
+/// Longest wait of [`lookup_host`] without another deadline: two servers that time out.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Found = io::Result<Vec<IpAddr>>;
 type Ask = dyn Fn(&str) -> Found + Send + Sync;
 
-/// What one question came to, once it has.
+/// Result of one question, once there is one.
 #[derive(Default)]
 struct Outcome {
     answer: Option<Result<Vec<IpAddr>, (io::ErrorKind, String)>>,
     wakers: Vec<Waker>,
 }
 
-/// A question that a thread has, or will have, to ask.
+/// A question for which a thread asks the resolver, now or later.
 struct Question {
     asked: Tick,
     outcome: Mutex<Outcome>,
@@ -103,13 +103,14 @@ impl Names {
         Arc::new(Self { ask, state: Mutex::default() })
     }
 
-    /// The names of this process. Threads do not outlive a fork: a child begins anew.
+    /// The names of this process. Threads do not survive a fork, so a child starts with an empty
+    /// table.
     fn of_process() -> &'static Arc<Self> {
         static NAMES: PerProcess<Arc<Names>> = PerProcess::empty();
         NAMES.get_or(|| Self::new(Box::new(ask_system)))
     }
 
-    /// Joins the question about `host`, or asks it; and what was answered last.
+    /// Joins the question about `host`, or asks it; returns it with the last answer.
     fn begin(self: &Arc<Self>, host: &str) -> io::Result<(Arc<Question>, Option<Vec<IpAddr>>)> {
         let mut state = self.state.lock();
         if state.names.len() >= NAMES_MAX && !state.names.contains_key(host) {
@@ -144,7 +145,7 @@ impl Names {
         Ok((question, known))
     }
 
-    /// Asks as long as there are questions.
+    /// Asks the resolver while there are questions.
     fn work(&self) {
         loop {
             let mut state = self.state.lock();
@@ -179,7 +180,7 @@ impl Names {
     }
 }
 
-/// Until when an answer is waited for.
+/// Deadline for an answer.
 fn patience(question: &Question, is_known: bool, deadline: Tick) -> Tick {
     if is_known { deadline.min(question.asked.plus(LATE)) } else { deadline }
 }
@@ -200,15 +201,15 @@ fn with_port(found: Found, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(found?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
 }
 
-/// The addresses that `host` stands for now, with `port`. Blocks until `deadline` at most.
+/// The current addresses of `host`, with `port`. Blocks until `deadline` at most.
 ///
 /// # Errors
-/// What the resolver says; `TimedOut` when it says nothing in time and has said nothing before.
+/// Errors of the resolver; `TimedOut` when it does not answer in time and never answered before.
 pub fn lookup(host: &str, port: u16, deadline: Tick) -> io::Result<Vec<SocketAddr>> {
     with_port(Names::of_process().lookup(host, deadline), port)
 }
 
-/// The addresses that `host:port` stands for now, within ten seconds.
+/// The current addresses of `host:port`, within ten seconds.
 ///
 /// # Errors
 /// As [`lookup`]; a text without a port is `InvalidInput`.
@@ -237,11 +238,11 @@ pub async fn lookup_async(host: &str, port: u16, deadline: Tick) -> io::Result<V
     with_port(found, port)
 }
 
-/// What a host stands for, for tasks of any executor that bounds the wait itself: dropped, it leaves
-/// the question to the thread that asks.
+/// The addresses of a host, for tasks of any executor that bounds the wait itself. Dropping the
+/// future leaves the question to the resolver thread.
 ///
 /// # Errors
-/// What the resolver says.
+/// Errors of the resolver.
 pub async fn lookup_unbounded(host: &str) -> io::Result<Vec<IpAddr>> {
     if let Ok(literal) = host.parse() {
         return Ok(vec![literal]);
@@ -254,7 +255,7 @@ pub async fn lookup_unbounded(host: &str) -> io::Result<Vec<IpAddr>> {
     }
 }
 
-/// The answer, once it is there.
+/// Future of the answer.
 struct Answer {
     question: Arc<Question>,
 }
@@ -285,7 +286,8 @@ mod tests {
         RealClock::tick().plus(Duration::from_millis(ms))
     }
 
-    /// Names with a resolver that answers when the test says the answer, and counts the questions at one time.
+    /// Names with a resolver that answers when the test sends the answer, and counts concurrent
+    /// questions.
     fn slow() -> (Arc<Names>, mpsc::Sender<Found>, Arc<AtomicUsize>) {
         let (answer, answers) = mpsc::channel::<Found>();
         let (answers, asking) = (Mutex::new(answers), Arc::new(AtomicUsize::new(0)));
@@ -307,14 +309,14 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("silent.example"), "{error}");
         assert!(RealClock::tick().since(began) < Duration::from_secs(5));
-        // The answer that comes late is there for the caller that waits for it.
+        // A late answer reaches the caller that waits for it.
         let late = IpAddr::from([10, 0, 0, 1]);
         let waiting = std::thread::scope(|scope| {
             let waiting = scope.spawn(|| names.lookup("silent.example", within(60_000)));
             answer.send(Ok(vec![late])).unwrap();
             waiting.join().unwrap()
         });
-        // Either it joined that question, or it asked anew and the last answer stood in.
+        // It joined that question, or it asked again and the last answer stood in.
         assert_eq!(waiting.unwrap(), [late]);
     }
 

@@ -8,8 +8,8 @@ use super::addr::set_nonblocking;
 use crate::rt::IoBackend;
 use crate::rt::core::{Core, current};
 
-/// An open socket and the core it lives on. Operations in flight hold a count, so the descriptor
-/// closes after the last of them.
+/// An open socket and its core. Operations in flight hold a count, so the descriptor closes after
+/// the last of them.
 pub(super) struct Socket {
     pub(super) core: Rc<Core>,
     /// Absent only while it is being dropped or handed on.
@@ -17,8 +17,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Takes a socket on this core. `io_uring` waits by itself only on blocking sockets, epoll needs
-    /// non-blocking ones.
+    /// Takes a socket on this core. `io_uring` waits by itself only on blocking sockets, epoll
+    /// needs non-blocking ones.
     pub(super) fn adopt(fd: OwnedFd) -> io::Result<Rc<Self>> {
         let core = current();
         set_nonblocking(&fd, core.backend() == IoBackend::Threads)?;

@@ -20,16 +20,16 @@ use crate::sys::{check, check_len};
 /// Pieces the kernel takes in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// Messages up to this are sent by a call of their own, at once. Longer ones keep a core busy for 10 µs
-/// and more, and their sockets are often full.
+/// Longest message that is sent at once by a call of its own. Longer ones keep a core busy for 10
+/// µs and more, and their sockets are often full.
 const SEND_NOW_BYTES: usize = 64 << 10;
 
-/// Bytes to send: small ones in a vector, payloads in a pool.
+/// Bytes to send: small ones in a vector, payloads in a pool buffer.
 #[derive(Debug)]
 pub enum Piece {
-    /// Bytes of their own.
+    /// Owned bytes.
     Vec(Vec<u8>),
-    /// Bytes of a pool, sent from where they are.
+    /// Bytes of a pool buffer, sent in place.
     Shared(SharedBuf),
 }
 
@@ -52,11 +52,11 @@ pub struct WriteHalf {
     socket: Rc<Socket>,
 }
 
-/// A TCP or unix connection, on the core that made it. Closed when it, or both its halves, are
+/// A TCP or unix connection, on the core that made it. It closes when it, or both its halves, are
 /// dropped.
 ///
-/// Dropping the future of a receive may lose bytes that had arrived, and that of a send may leave it
-/// half sent: afterwards the connection is only good for closing.
+/// Dropping the future of a receive may lose bytes that had arrived, and dropping that of a send
+/// may leave it half sent: afterwards the connection can only be closed.
 pub struct Stream {
     reader: ReadHalf,
     writer: WriteHalf,
@@ -134,7 +134,7 @@ impl ReadHalf {
     /// Receives up to `room` bytes and the descriptors that came with them (unix sockets).
     ///
     /// # Errors
-    /// What the system says; `InvalidData` for more than [`fds::FDS_MAX`] descriptors.
+    /// Errors of the operating system; `InvalidData` for more than [`fds::FDS_MAX`] descriptors.
     pub async fn recv_fds(&mut self, room: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let (mut bytes, mut fds) = (vec![0; room], Vec::new());
         loop {
@@ -156,7 +156,7 @@ impl ReadHalf {
     /// buffer.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub async fn readable(&mut self) -> io::Result<()> {
         wait_for(&self.socket, libc::POLLIN).await
     }
@@ -169,14 +169,14 @@ async fn wait_for(socket: &Rc<Socket>, events: i16) -> io::Result<()> {
     result_of(result).map(drop)
 }
 
-/// A message being sent, and everything the kernel reads while it is.
+/// A message being sent, and all memory that the kernel reads for it.
 struct Outgoing {
     pieces: Vec<Piece>,
     iov: Vec<libc::iovec>,
-    /// Made for the first message of several pieces; boxed, because the kernel reads it in place.
+    /// Made for the first message of several pieces; boxed, as the kernel reads it in place.
     header: Option<Box<libc::msghdr>>,
     _socket: Rc<Socket>,
-    /// First piece with bytes to send, and how many of its bytes are sent.
+    /// First piece with bytes to send, and the number of its bytes already sent.
     next: usize,
     sent: usize,
 }
@@ -187,13 +187,13 @@ impl Outgoing {
         Self { pieces, iov, header: None, _socket: socket, next: 0, sent: 0 }
     }
 
-    /// Small enough that sending it costs less than asking for it to be sent.
+    /// Whether sending it now costs less than queueing the send.
     fn is_small(&self) -> bool {
         self.pieces.len() <= 8
             && self.pieces.iter().map(|piece| piece.bytes().len()).sum::<usize>() <= SEND_NOW_BYTES
     }
 
-    /// The action that sends what is left; `None` when nothing is in the next pieces.
+    /// The action that sends the rest; `None` when the next pieces are empty.
     fn aim(&mut self, fd: RawFd) -> Option<Action> {
         self.iov.clear();
         let mut skip = self.sent;
@@ -260,7 +260,7 @@ impl WriteHalf {
                 if outgoing.next >= outgoing.pieces.len() {
                     return Ok(());
                 }
-                // Nothing but empty pieces in this window.
+                // This window has only empty pieces.
                 outgoing.next = (outgoing.next + PIECES_MAX).min(outgoing.pieces.len());
                 continue;
             };
@@ -276,9 +276,9 @@ impl WriteHalf {
         }
     }
 
-    /// Sends what the socket takes at once; true when that was everything.
+    /// Sends the bytes that the socket takes at once; true when that was everything.
     ///
-    /// A ring would send it no sooner than at the end of the turn, and wake this task once more.
+    /// A ring would send them no sooner than at the end of the turn, and wake this task once more.
     fn send_now(&self, outgoing: &mut Outgoing) -> io::Result<bool> {
         let fd = self.socket.fd();
         let Some(action) = outgoing.aim(fd) else { return Ok(false) };
@@ -330,7 +330,8 @@ impl WriteHalf {
     /// Sends `bytes` with `fds` attached to the first of them (unix sockets).
     ///
     /// # Errors
-    /// What the system says; `InvalidInput` for no byte or more than [`fds::FDS_MAX`] descriptors.
+    /// Errors of the operating system; `InvalidInput` for no byte or more than [`fds::FDS_MAX`]
+    /// descriptors.
     pub async fn send_fds(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let (mut rest, mut fds) = (bytes, fds);
         loop {
@@ -367,11 +368,11 @@ impl WriteHalf {
 }
 
 impl Stream {
-    /// Takes a connected socket on this core, Nagle's algorithm off: with [`Stream::into_owned_fd`],
-    /// the way to hand a connection to another core.
+    /// Takes a connected socket on this core, Nagle's algorithm off. With [`Stream::into_owned_fd`]
+    /// it hands a connection to another core.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     ///
     /// # Panics
     /// Outside `Runtime::block_on`.
@@ -398,7 +399,7 @@ impl Stream {
     /// Connects over TCP.
     ///
     /// # Errors
-    /// `ConnectionRefused` and what else the system says.
+    /// `ConnectionRefused` and other system errors.
     pub async fn connect_tcp(addr: SocketAddr) -> io::Result<Self> {
         Self::connect(RawAddr::tcp(addr)).await
     }
@@ -406,7 +407,7 @@ impl Stream {
     /// Connects to a unix socket.
     ///
     /// # Errors
-    /// `NotFound`, `ConnectionRefused` and what else the system says.
+    /// `NotFound`, `ConnectionRefused` and other system errors.
     pub async fn connect_unix(path: &Path) -> io::Result<Self> {
         Self::connect(RawAddr::unix(path)?).await
     }
@@ -430,16 +431,16 @@ impl Stream {
         (self.reader, self.writer)
     }
 
-    /// Ends the connection with an error when the peer acknowledges nothing for `timeout`; without it
-    /// a peer that was cut off is noticed after a quarter of an hour.
+    /// Ends the connection with an error when the peer acknowledges nothing for `timeout`. Without
+    /// it, the loss of an unreachable peer is detected after a quarter of an hour.
     ///
     /// # Errors
-    /// What the system says; a Unix socket has no such thing.
+    /// Errors of the operating system; Unix sockets have no such option.
     pub fn set_user_timeout(&self, timeout: std::time::Duration) -> io::Result<()> {
         super::addr::set_user_timeout(self.writer.socket.fd(), timeout)
     }
 
-    /// Who is at the other end.
+    /// Address of the peer.
     ///
     /// # Errors
     /// `NotConnected` when the peer is gone already.
@@ -450,7 +451,7 @@ impl Stream {
     /// The address of this end.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn local_addr(&self) -> io::Result<PeerAddr> {
         local_of(self.writer.socket.fd())
     }
@@ -458,7 +459,7 @@ impl Stream {
     /// The process at the other end (unix sockets).
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn peer_credentials(&self) -> io::Result<PeerCredentials> {
         credentials_of(self.writer.socket.fd())
     }

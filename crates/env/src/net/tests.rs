@@ -118,7 +118,7 @@ impl<const N: usize> TestBytes for [u8; N] {
     }
 }
 impl Stream {
-    /// A wait for data that is given up.
+    /// Cancels a wait for data.
     async fn readable_now_or_later(&mut self) {
         assert!(timeout(Duration::from_millis(1), self.readable()).await.is_err());
     }
@@ -389,7 +389,7 @@ fn blocking_clients_exchange_descriptors_with_the_loop() {
 
 #[test]
 fn connecting_ends_at_its_time_limit() {
-    // TEST-NET-1 (RFC 5737): nobody answers, or there is no route; both are errors in time.
+    // TEST-NET-1 (RFC 5737): no host answers, or there is no route; both are errors in time.
     let addr = "192.0.2.1:9".parse().unwrap();
     let start = RealClock::tick();
     assert!(BlockingStream::connect_tcp(addr, Duration::from_millis(50)).is_err());

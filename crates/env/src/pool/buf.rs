@@ -27,7 +27,7 @@ impl Buf {
         self.pages as usize * PAGE_SIZE
     }
 
-    /// Sets the length in bytes. Bytes that come into view are whatever the pages hold.
+    /// Sets the length in bytes. Newly visible bytes hold the old content of the pages.
     ///
     /// # Panics
     /// When `len` is beyond the capacity.
@@ -46,11 +46,11 @@ impl Buf {
     /// The whole capacity.
     #[must_use]
     pub fn as_full(&self) -> &[u8] {
-        // SAFETY: as in `as_full_mut`; nobody writes while `self` is borrowed.
+        // SAFETY: as in `as_full_mut`; nothing writes while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.base(), self.capacity()) }
     }
 
-    /// Where the buffer starts in the pool's memory file, in bytes.
+    /// Offset of the buffer in the pool's memory file, in bytes.
     #[must_use]
     pub const fn pool_offset(&self) -> u64 {
         self.page as u64 * PAGE_SIZE as u64
@@ -62,8 +62,8 @@ impl Buf {
         &self.pool
     }
 
-    /// Makes the bytes immutable and shareable, without a copy. The rest of the last page is set to
-    /// zero, so that no older bytes reach a disk with it.
+    /// Makes the bytes immutable and shareable, without a copy. The rest of the last page is
+    /// zeroed, so that no older bytes reach a disk with it.
     #[must_use]
     pub fn freeze(mut self) -> SharedBuf {
         let len = self.len;
@@ -107,7 +107,7 @@ impl fmt::Debug for Buf {
     }
 }
 
-/// Immutable bytes of a pool, shared by counting. The pages return when the last clone is dropped.
+/// Immutable bytes of a pool, reference-counted. The pages return when the last clone is dropped.
 #[derive(Clone)]
 pub struct SharedBuf {
     owner: Arc<Buf>,
@@ -116,7 +116,7 @@ pub struct SharedBuf {
 }
 
 impl SharedBuf {
-    /// Where these bytes start in the pool's memory file.
+    /// Offset of these bytes in the pool's memory file.
     #[must_use]
     pub fn pool_offset(&self) -> u64 {
         self.owner.pool_offset() + self.start as u64
@@ -128,7 +128,7 @@ impl SharedBuf {
         self.owner.pool()
     }
 
-    /// Bytes of the allocation, which stays as long as any part of it.
+    /// Bytes of the allocation, which lives as long as any part of it.
     #[must_use]
     pub fn allocated(&self) -> usize {
         self.owner.capacity()
@@ -162,24 +162,24 @@ impl SharedBuf {
         std::ptr::eq(self.as_ptr(), other.as_ptr())
     }
 
-    /// The allocation behind it.
+    /// The underlying allocation.
     pub(crate) fn owner(&self) -> &Buf {
         &self.owner
     }
 
-    /// How many clones and slices share the allocation; a snapshot.
+    /// Number of clones and slices that share the allocation; a snapshot.
     #[must_use]
     pub fn shared_count(&self) -> usize {
         Arc::strong_count(&self.owner)
     }
 
-    /// Whether these bytes begin where the allocation does.
+    /// Whether these bytes begin at the start of the allocation.
     #[must_use]
     pub fn is_from_start(&self) -> bool {
         self.start == 0
     }
 
-    /// The whole allocation as a unique buffer again, when nobody else shares it.
+    /// Turns the whole allocation back into a unique buffer, if nothing else shares it.
     ///
     /// # Errors
     /// Gives `self` back when it is shared.

@@ -20,8 +20,8 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is plain memory at a fixed address, valid on every thread until drop; what is
-// written through it, and when, is decided by its owner.
+// SAFETY: a mapping is plain memory at a fixed address, valid on every thread until drop; its owner
+// decides what is written through it, and when.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `&Mapping` only hands out the address.
 unsafe impl Sync for Mapping {}
@@ -51,7 +51,7 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    /// Asks for huge pages; refused silently, since it is only a wish.
+    /// Asks for huge pages; a refusal is ignored, as this is only a hint.
     pub(crate) fn ask_huge_pages(&self) {
         // SAFETY: the range is exactly this mapping.
         let _ = unsafe { libc::madvise(self.base().cast(), self.len, libc::MADV_HUGEPAGE) };
@@ -60,7 +60,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly this mapping, and whoever hands out its memory keeps the
+        // SAFETY: the range is exactly this mapping, and code that hands out its memory keeps the
         // mapping alive for as long.
         let _ = unsafe { libc::munmap(self.base().cast(), self.len) };
     }

@@ -1,8 +1,8 @@
 //! Memory for payloads: one shared mapping, cut into contiguous runs of 4 KiB pages.
 //!
-//! The mapping is a sealed memfd, so that clients on the same host can map it read-only, and it is
-//! registered with every ring as it is used, so that disk transfers skip page pinning. Pages are taken
-//! from the kernel on first use and never returned: the pool's size is its budget.
+//! The mapping is a sealed memfd, so that clients on the same host can map it read-only. It is
+//! registered with every ring as it is used, so that disk transfers skip page pinning. Pages are
+//! taken from the kernel on first use and never returned: the pool's size is its budget.
 
 mod buf;
 mod mapping;
@@ -26,12 +26,12 @@ use runs::Runs;
 /// Size and alignment of a page of the pool, in bytes.
 pub const PAGE_SIZE: usize = 4096;
 
-/// How big a pool is.
+/// Size and options of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Bytes of the pool; rounded down to 4 KiB.
     pub bytes: usize,
-    /// Ask for huge pages. A wish: kernels that do not give them to shared memory ignore it.
+    /// Ask for huge pages. A hint: kernels that do not use them for shared memory ignore it.
     pub huge_pages: bool,
 }
 
@@ -56,12 +56,12 @@ struct Inner {
     used: AtomicUsize,
 }
 
-/// Names pools within this process, so that a ring can tell whose buffer it was given.
+/// Ids of pools within this process, by which a ring recognizes the pool of a buffer.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 impl BufferPool {
-    /// Maps a new pool. Its memory is taken from the system on first use: page by page, and by pieces where
-    /// a ring registers it.
+    /// Maps a new pool. Its memory is taken from the system on first use: page by page, or in
+    /// larger pieces when a ring registers it.
     ///
     /// # Errors
     /// [`EnvError::Config`] for a size of less than a page or more than 16 TiB; [`EnvError::Os`]
@@ -82,7 +82,8 @@ impl BufferPool {
             if options.huge_pages {
                 mapping.ask_huge_pages();
             }
-            // Sealed after mapping: nobody who receives the file can write to it or cut it short.
+            // Sealed after mapping: a receiver of the file can neither write to it nor cut it
+            // short.
             add_seals(
                 memfd.as_fd(),
                 libc::F_SEAL_SHRINK
@@ -105,13 +106,14 @@ impl BufferPool {
     }
 
     /// A buffer of `len` bytes, 4 KiB aligned, its capacity `len` rounded up to 4 KiB (at least one
-    /// page). `None` when no run of free pages is long enough. The bytes are whatever was there.
+    /// page). `None` when no run of free pages is long enough. The bytes hold old content.
     #[must_use]
     pub fn try_alloc(&self, len: usize) -> Option<Buf> {
         self.try_alloc_leaving(len, 0)
     }
 
-    /// As [`BufferPool::try_alloc`], of a caller that leaves so many free bytes to others: `None` when fewer would be left.
+    /// Like [`BufferPool::try_alloc`], for a caller that leaves `left` free bytes to others: `None`
+    /// when fewer would be left.
     #[must_use]
     pub fn try_alloc_leaving(&self, len: usize, left: usize) -> Option<Buf> {
         let pages = u32::try_from(len.div_ceil(PAGE_SIZE).max(1)).ok()?;
@@ -158,16 +160,16 @@ impl BufferPool {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Names this pool within this process.
+    /// Id of this pool within this process.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// A descriptor through which a client on the same host can map the pool, and only read it.
+    /// A descriptor by which a client on the same host can map the pool read-only.
     ///
     /// # Errors
-    /// When `/proc` is not mounted or descriptors ran out.
+    /// When `/proc` is not mounted or no descriptors are left.
     pub fn memfd_read_only(&self) -> io::Result<OwnedFd> {
         reopen_read_only(self.memfd())
     }

@@ -1,9 +1,9 @@
-//! Which pages are free: contiguous runs, best fit, joined when freed.
+//! Free pages of a pool: contiguous runs, best fit, joined when freed.
 //!
-//! Runs of up to [`SMALL_PAGES`] pages hang in one list per exact length, found through a bit
-//! mask, in constant time; longer ones sit in an ordered set, in logarithmic time. The length of
-//! a free run is written at its first and last page (boundary tags: D. E. Knuth, The Art of
-//! Computer Programming, volume 1, 2.5), so freeing finds both neighbours in constant time.
+//! Runs of up to [`SMALL_PAGES`] pages are in one list per exact length, found through a bit mask,
+//! in constant time; longer ones are in an ordered set, in logarithmic time. The length of a free
+//! run is written at its first and last page (boundary tags: D. E. Knuth, The Art of Computer
+//! Programming, volume 1, 2.5), so freeing finds both neighbors in constant time.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ impl Runs {
         self.free
     }
 
-    /// Takes `pages` contiguous pages from the shortest run that has them.
+    /// Takes `pages` contiguous pages from the shortest run that is long enough.
     pub(super) fn take(&mut self, pages: u32) -> Option<u32> {
         assert!(pages > 0, "an allocation has pages");
         let (start, length) = self.best(pages)?;

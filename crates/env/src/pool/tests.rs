@@ -104,7 +104,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..300)
 }
 
-/// Free runs of a page map, in order.
+/// Expected free runs of a page map, in order.
 fn runs_of(free: &[bool]) -> Vec<(u32, u32)> {
     let mut found: Vec<(u32, u32)> = Vec::new();
     for (page, _) in free.iter().enumerate().filter(|(_, free)| **free) {
@@ -118,7 +118,7 @@ fn runs_of(free: &[bool]) -> Vec<(u32, u32)> {
 }
 
 proptest! {
-    /// Against a map of single pages: the same free runs (so freed neighbours are joined), a
+    /// Compares with a map of single pages: the same free runs (so freed neighbors are joined), a
     /// shortest fitting run is chosen, and `None` only when no run fits.
     #[test]
     fn runs_match_a_page_map(steps in steps(), pages in 1u32..600) {

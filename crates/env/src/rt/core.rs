@@ -24,10 +24,11 @@ use crate::pool::Buf;
 
 /// The key of the future given to `block_on`.
 pub(super) const MAIN: usize = usize::MAX;
-/// How long a runtime that ends waits for the kernel to let go of its memory.
+/// Longest time that a runtime that ends waits for the kernel to release its memory.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// Rounds of tasks that wake each other before the kernel is entered: a request, the task that sends its
-/// answer, and what that wakes share one call. Bounded, for a task may wake itself for ever.
+/// Rounds of tasks that wake each other before the kernel is entered: a request, the task that
+/// sends its answer, and tasks woken by that share one call. Bounded, as a task may wake itself for
+/// ever.
 const ROUNDS_PER_TURN: usize = 3;
 /// Longest sleep without a timer; only bounds a lost wake-up.
 const SLEEP_MAX: Duration = Duration::from_mins(1);
@@ -52,10 +53,10 @@ pub(crate) struct Core {
     driver: RefCell<Driver>,
     finished: RefCell<Finished>,
     mail: RefCell<Mail>,
-    /// Disks used on this core, by their id.
+    /// Disks used on this core, by their ids.
     files: RefCell<Vec<(u64, FileRef)>>,
     busy_poll: Duration,
-    /// The last sleep was shorter than looking for work would have been.
+    /// The last sleep was shorter than polling for work would have been.
     polling_pays: Cell<bool>,
     backend: IoBackend,
     ended: Cell<bool>,
@@ -91,7 +92,7 @@ pub(super) fn push_ready(task: &Arc<Task>) -> bool {
         .unwrap_or(false)
 }
 
-/// Makes a core current for as long as it lives.
+/// Makes a core current until this is dropped.
 struct Entered;
 
 impl Entered {
@@ -190,7 +191,7 @@ impl Core {
         self.driver.borrow_mut().register_file(fd)
     }
 
-    /// Disk `id` as this core knows it; `register` runs on first use.
+    /// File of disk `id` on this core; `register` runs on first use.
     pub(crate) fn file(&self, id: u64, register: impl FnOnce() -> FileRef) -> FileRef {
         let known = self.files.borrow().iter().find(|known| known.0 == id).map(|known| known.1);
         known.unwrap_or_else(|| {
@@ -234,7 +235,7 @@ impl Core {
         }
     }
 
-    /// Runs the tasks that are ready now; those that they wake run in the next round.
+    /// Runs the tasks that are ready now; tasks woken by them run in the next round.
     fn round<T>(&self, poll_main: &mut impl FnMut(&Arc<Task>) -> Poll<T>) -> Poll<T> {
         let count = self.ready.borrow().len();
         for _ in 0..count {
@@ -293,7 +294,7 @@ impl Core {
         }
     }
 
-    /// Looks for work for a while instead of sleeping; true when there is some.
+    /// Polls for work for a while instead of sleeping; true when there is some.
     fn poll_busily(&self, until: Tick) -> bool {
         let end = RealClock::tick().plus(self.busy_poll);
         loop {
@@ -333,7 +334,7 @@ impl Core {
         let mut mail = self.mail.take();
         self.remote.take(&mut mail);
         if self.ended.get() {
-            // Nothing new starts; only results of worker threads still count.
+            // No new work starts; only results of worker threads still count.
             mail.woken.clear();
             mail.jobs.clear();
         }
@@ -358,7 +359,7 @@ impl Core {
         self.settle(finished);
     }
 
-    /// Wakes and drops what the driver finished, and keeps the lists for the next turn.
+    /// Wakes and drops the results of the driver, and keeps the lists for the next turn.
     fn settle(&self, mut finished: Finished) {
         for waker in finished.wakers.drain(..) {
             waker.wake();
@@ -367,11 +368,11 @@ impl Core {
         *self.finished.borrow_mut() = finished;
     }
 
-    /// Drops every task, then waits until the kernel has let go of all memory.
+    /// Drops every task, then waits until the kernel has released all memory.
     pub(super) fn end(self: &Rc<Self>) {
         self.ended.set(true);
         {
-            // Dropping futures may look for the current core.
+            // Dropped futures may need the current core.
             let _entered = try_current().is_none().then(|| Entered::enter(self));
             loop {
                 let slots: Vec<Slot> = self.tasks.borrow_mut().drain().collect();

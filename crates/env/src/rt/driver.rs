@@ -1,4 +1,4 @@
-//! Operations in flight, over one of two backends with one behaviour.
+//! Operations in flight, over one of two backends with the same behavior.
 
 use std::any::Any;
 use std::task::Waker;
@@ -15,7 +15,7 @@ use crate::pool::Buf;
 pub(super) enum State {
     Waiting(Option<Waker>),
     Done(i32),
-    /// The future is gone; what it owned waits here for the kernel. Only dropped, never read.
+    /// The future was dropped; its resources wait here for the kernel. Only dropped, never read.
     Abandoned(Box<dyn Any>),
 }
 
@@ -24,15 +24,15 @@ pub(super) struct Entry {
     pub(super) action: Action,
 }
 
-/// What a turn of the driver leaves to do once the driver is no longer borrowed: waking and
-/// dropping may call back into it.
+/// Work left by a turn of the driver until the driver is no longer borrowed: waking and dropping
+/// may call back into it.
 #[derive(Default)]
 pub(super) struct Finished {
     pub(super) wakers: Vec<Waker>,
     pub(super) garbage: Vec<Box<dyn Any>>,
 }
 
-/// How long a turn may sleep.
+/// Longest sleep of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
@@ -75,7 +75,7 @@ impl Ops {
     }
 }
 
-/// Closes a connection that was accepted for a future that is gone.
+/// Closes a connection that was accepted for a dropped future.
 fn close_stray(action: Action, result: i32) {
     if matches!(action, Action::Accept { .. }) {
         drop(crate::sys::own(result));
@@ -113,7 +113,7 @@ impl Driver {
         key
     }
 
-    /// Queues two operations, the second after the first; `None` where the backend cannot.
+    /// Queues two operations, the second after the first; `None` when the backend has no links.
     pub(super) fn submit_linked(&mut self, first: Action, then: Action) -> Option<(usize, usize)> {
         let Backend::Uring(uring) = &mut self.backend else { return None };
         let keys = (self.ops.insert(first), self.ops.insert(then));
@@ -121,8 +121,8 @@ impl Driver {
         Some(keys)
     }
 
-    /// The result of `key` and its end, or `None` and `waker` is remembered. A replaced waker is
-    /// returned so that it is dropped outside the driver.
+    /// Returns the result of `key` and ends it, or returns `None` and remembers `waker`. A replaced
+    /// waker is returned so that it is dropped outside the driver.
     pub(super) fn poll_op(&mut self, key: usize, waker: &Waker) -> (Option<i32>, Option<Waker>) {
         match &mut self.ops.0[key].state {
             State::Done(result) => {
@@ -138,7 +138,8 @@ impl Driver {
         }
     }
 
-    /// Leaves `resource` with operation `key`, whose future is gone, and asks the kernel to cancel.
+    /// Leaves `resource` with operation `key`, whose future was dropped, and asks the kernel to
+    /// cancel.
     pub(super) fn abandon(
         &mut self,
         key: usize,
@@ -165,7 +166,7 @@ impl Driver {
         }
     }
 
-    /// One turn: submits what is queued, collects what completed, sleeps when asked.
+    /// One turn: submits queued operations, collects completed ones, sleeps when asked.
     pub(super) fn turn(&mut self, wait: Wait, finished: &mut Finished) {
         match &mut self.backend {
             Backend::Uring(uring) => uring.turn(wait, &mut self.ops, finished),
@@ -229,7 +230,7 @@ impl Driver {
         }
     }
 
-    /// Gives up on operations the kernel does not end: their memory is never freed.
+    /// Gives up on operations that the kernel does not end: their memory is never freed.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.ops));
     }

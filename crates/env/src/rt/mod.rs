@@ -1,7 +1,8 @@
 //! The loop of one core: a single-threaded executor over `io_uring`, or over epoll and threads.
 //!
-//! Reading order: `op` (what the kernel is asked), `driver` (operations in flight), `uring` and
-//! `poll` (the two backends), `task` and `remote` (wakers, also from other cores), `core` (the loop).
+//! Reading order: `op` (requests to the kernel), `driver` (operations in flight), `uring` and
+//! `poll` (the two backends), `task` and `remote` (wakers, also from other cores), `core` (the
+//! loop).
 
 pub(crate) mod core;
 mod driver;
@@ -37,10 +38,10 @@ use poll::Poller;
 use remote::Remote;
 use uring::Uring;
 
-/// How a runtime reaches the kernel.
+/// Interface of a runtime to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoBackend {
-    /// `io_uring` where the kernel allows it, else threads.
+    /// `io_uring` if the kernel allows it, otherwise threads.
     #[default]
     Auto,
     /// `io_uring`; an error where it is forbidden.
@@ -49,18 +50,18 @@ pub enum IoBackend {
     Threads,
 }
 
-/// How a runtime is made.
+/// Options of a runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
-    /// How it reaches the kernel.
+    /// Interface to the kernel.
     pub io: IoBackend,
     /// Operations queued before the loop must enter the kernel, 1 to 32768. More may be in flight.
     pub ring_entries: u32,
     /// Pools whose memory is registered with the ring. Costs their whole size in locked memory;
-    /// where the limit (`ulimit -l`) is too low everything works, a little slower.
+    /// when the limit (`ulimit -l`) is too low, everything still works, but slower.
     pub pools: Vec<BufferPool>,
-    /// How long a loop looks for work before it sleeps, while work has lately come that soon: an idle
-    /// one uses no processor. Zero never looks.
+    /// Time that a loop polls for work before it sleeps, if recent work came within that time; an
+    /// idle loop uses no processor. Zero disables polling.
     pub busy_poll: Duration,
 }
 
@@ -77,7 +78,7 @@ impl Default for RuntimeOptions {
 
 /// The loop of one core. It stays on the thread that made it.
 ///
-/// Dropping it drops its tasks and waits until the kernel has let go of their memory.
+/// Dropping it drops its tasks and waits until the kernel has released their memory.
 pub struct Runtime {
     core: Rc<Core>,
     fallback_reason: Option<io::Error>,
@@ -87,8 +88,8 @@ impl Runtime {
     /// Makes a loop for this thread.
     ///
     /// # Errors
-    /// [`EnvError::Config`] for a bad ring size; [`EnvError::Os`] when the kernel refuses, which for
-    /// [`IoBackend::Auto`] means both ways.
+    /// [`EnvError::Config`] for a bad ring size; [`EnvError::Os`] when the kernel refuses the
+    /// backend, or both backends for [`IoBackend::Auto`].
     #[expect(clippy::needless_pass_by_value, reason = "options are made for one runtime")]
     pub fn new(options: RuntimeOptions) -> Result<Self, EnvError> {
         if !(1..=32_768).contains(&options.ring_entries) {
@@ -113,7 +114,7 @@ impl Runtime {
         self.core.block_on(future)
     }
 
-    /// Reaches this loop from other threads.
+    /// Handle of this loop for other threads.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle { remote: Arc::clone(self.core.remote()) }
@@ -189,18 +190,18 @@ pub fn current_handle() -> Handle {
     current().handle()
 }
 
-/// Waits until `fd` can be read, or its other end is gone. One waiter per descriptor at a time.
+/// Waits until `fd` can be read, or its other end closes. One waiter per descriptor at a time.
 ///
 /// # Errors
-/// What the kernel says, `EBADF` for instance.
+/// Errors of the kernel, `EBADF` for instance.
 pub async fn readable(fd: BorrowedFd<'_>) -> io::Result<()> {
     poll_fd(fd, libc::POLLIN).await
 }
 
-/// Waits until `fd` can be written, or its other end is gone. One waiter per descriptor at a time.
+/// Waits until `fd` can be written, or its other end closes. One waiter per descriptor at a time.
 ///
 /// # Errors
-/// What the kernel says, `EBADF` for instance.
+/// Errors of the kernel, `EBADF` for instance.
 pub async fn writable(fd: BorrowedFd<'_>) -> io::Result<()> {
     poll_fd(fd, libc::POLLOUT).await
 }

@@ -1,4 +1,4 @@
-//! One operation of the kernel as a future that owns its memory.
+//! A kernel operation as a future that owns its memory.
 
 use std::any::Any;
 use std::future::Future;
@@ -9,14 +9,14 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 
-/// A file a driver works on: its descriptor, and its place in the ring's file table if it has one.
+/// A file of a driver: its descriptor, and its slot in the ring's file table if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileRef {
     pub(crate) fd: RawFd,
     pub(crate) slot: Option<u32>,
 }
 
-/// What the kernel is to do.
+/// A request to the kernel.
 ///
 /// Addresses stay valid until the operation completes, because [`Op`] owns the memory (its
 /// `resource`) and leaves it with the driver when it is dropped early.
@@ -29,7 +29,8 @@ pub(crate) enum Action {
         offset: u64,
         fixed: Option<u16>,
     },
-    /// `durable`: it completes once the bytes are durable (`RWF_DSYNC`), those of no other write.
+    /// With `durable`, it completes once its own bytes are durable (`RWF_DSYNC`), not those of
+    /// other writes.
     Write {
         file: FileRef,
         from: *const u8,
@@ -46,7 +47,7 @@ pub(crate) enum Action {
         offset: u64,
         len: u64,
     },
-    /// Takes room on the file system for a part of a file.
+    /// Allocates space on the file system for a range of a file.
     Reserve {
         file: FileRef,
         offset: u64,
@@ -82,7 +83,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Bytes that the disk moves.
+    /// Bytes of a disk transfer.
     pub(crate) const fn disk_bytes(&self) -> u32 {
         match self {
             Self::Read { len, .. } | Self::Write { len, .. } => *len,
@@ -99,12 +100,12 @@ pub(super) const fn write_flags(durable: bool) -> i32 {
 /// An operation in flight. Resolves to the kernel's result (a count, or a negative error number)
 /// and the memory.
 ///
-/// Dropping it asks the kernel to cancel; the memory stays with the driver until the kernel has let
-/// go of it.
+/// Dropping it asks the kernel to cancel; the memory stays with the driver until the kernel has
+/// released it.
 pub(crate) struct Op<R: 'static> {
     core: Rc<Core>,
     key: usize,
-    /// `None` once the result has been handed out.
+    /// `None` once the result was returned.
     resource: Option<R>,
 }
 
@@ -113,7 +114,7 @@ impl<R: 'static> Op<R> {
     ///
     /// # Safety
     /// Every address in `action` points into heap or pool memory that `resource` owns (moving
-    /// `resource` does not move it) and that nobody else uses in a conflicting way; descriptors in
+    /// `resource` does not move it) and that nothing else uses in a conflicting way; descriptors in
     /// `action` are kept open by `resource`.
     pub(crate) unsafe fn start(core: &Rc<Core>, action: Action, resource: R) -> Self {
         let key = core.submit(action);
@@ -137,7 +138,7 @@ impl<R: 'static> Op<R> {
     }
 }
 
-// The resource is never pinned: only what it points to has to stay in place.
+// The resource is never pinned: only the memory that it points to has to stay in place.
 impl<R: 'static> Unpin for Op<R> {}
 
 impl<R: 'static> Future for Op<R> {

@@ -16,8 +16,8 @@ use crate::sys::{check, check_len, own};
 
 /// Events collected by one `epoll_wait`.
 const EVENTS_MAX: usize = 256;
-/// Operations of one turn that may complete on the spot. Later ones complete in the next turn, so
-/// that a connection that always has data cannot keep the core to itself.
+/// Operations of one turn that may complete immediately. Later ones complete in the next turn, so
+/// that a connection that always has data cannot monopolize the core.
 const INSTANT_MAX: u32 = 64;
 /// Event data of the mailbox's eventfd.
 const WAKE: u64 = u64::MAX;
@@ -28,12 +28,13 @@ enum Side {
     Writer,
 }
 
-/// Who waits for a descriptor. It is in the epoll set as long as it is in the table.
+/// Operations that wait for a descriptor. It is in the epoll set as long as it is in the table.
 #[derive(Debug, Default)]
 struct Waiters {
     reader: Option<usize>,
     writer: Option<usize>,
-    /// A socket of ours, which announces its close; others leave the set after each wait.
+    /// Whether it is a socket of this crate, which announces its close; others leave the set after
+    /// each wait.
     owned: bool,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct Poller {
     waiters: HashMap<RawFd, Waiters>,
     workers: Workers,
     instant: u32,
-    /// Results to be delivered in the next turn.
+    /// Results for delivery in the next turn.
     deferred: Vec<(usize, i32)>,
     events: Vec<libc::epoll_event>,
     precise_sleep: bool,
@@ -105,7 +106,7 @@ impl Poller {
         if self.instant > INSTANT_MAX {
             self.deferred.push((key, result));
         } else {
-            // Nobody can wait for it yet, so nothing is woken or dropped.
+            // No future waits for it yet, so nothing is woken or dropped.
             ops.complete(key, result, &mut Finished::default());
         }
     }
@@ -128,8 +129,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Takes a descriptor that is not a socket of ours out of the set once nobody waits for it:
-    /// its owner may close it without a word.
+    /// Takes a descriptor that is not a socket of this crate out of the set once nothing waits for
+    /// it: its owner may close it without notice.
     fn leave(&mut self, fd: RawFd) {
         let Some(waiters) = self.waiters.get(&fd) else { return };
         if !waiters.owned && waiters.reader.is_none() && waiters.writer.is_none() {
@@ -230,7 +231,7 @@ impl Poller {
     }
 }
 
-/// The descriptor a socket action waits for; `None` for disk actions.
+/// The descriptor that a socket action waits for; `None` for disk actions.
 fn socket_side(action: Action) -> Option<(RawFd, Side)> {
     match action {
         Action::Recv { fd, .. } | Action::Accept { fd } => Some((fd, Side::Reader)),
@@ -288,7 +289,7 @@ fn try_once(action: Action) -> io::Result<usize> {
         }
         Action::Accept { fd } => {
             let null = std::ptr::null_mut();
-            // SAFETY: no address is asked for.
+            // SAFETY: the call requests no address.
             let result =
                 check(unsafe { libc::accept4(fd, null, null.cast(), libc::SOCK_CLOEXEC) })?;
             Ok(usize::try_from(result).unwrap_or(0))

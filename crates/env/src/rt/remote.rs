@@ -13,7 +13,7 @@ use crate::sys::EventFd;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What other threads left for a core.
+/// Messages that other threads left for a core.
 #[derive(Default)]
 pub(super) struct Mail {
     pub(super) woken: Vec<Arc<Task>>,
@@ -25,7 +25,7 @@ pub(super) struct Mail {
 
 pub(super) struct Remote {
     mail: Mutex<Mail>,
-    /// Set after mail was put in, cleared before it is taken out.
+    /// Set after mail was added, cleared before it is taken out.
     waiting: AtomicBool,
     /// Set while the core sleeps or is about to.
     asleep: AtomicBool,
@@ -50,7 +50,7 @@ impl Remote {
         let _ = self.event.take();
     }
 
-    /// Puts something in and wakes the core if it sleeps; false when the core has ended.
+    /// Adds mail and wakes the core if it sleeps; false when the core has ended.
     pub(super) fn post(&self, put: impl FnOnce(&mut Mail)) -> bool {
         {
             let mut mail = self.mail.lock();
@@ -59,7 +59,7 @@ impl Remote {
             }
             put(&mut mail);
         }
-        // With `prepare_sleep`: either the core sees `waiting`, or this thread sees `asleep`.
+        // Pairs with `prepare_sleep`: either the core sees `waiting`, or this thread sees `asleep`.
         self.waiting.store(true, Ordering::SeqCst);
         if self.asleep.swap(false, Ordering::SeqCst) {
             self.event.notify();
@@ -71,7 +71,7 @@ impl Remote {
         self.waiting.load(Ordering::Acquire)
     }
 
-    /// Everything that was put in since the last call.
+    /// Takes all mail added since the last call.
     pub(super) fn take(&self, into: &mut Mail) {
         self.waiting.store(false, Ordering::SeqCst);
         let mut mail = self.mail.lock();
@@ -94,7 +94,7 @@ impl Remote {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Refuses mail from now on and drops what is there.
+    /// Refuses mail from now on and drops the rest.
     pub(super) fn close(&self) {
         let mut mail = self.mail.lock();
         mail.closed = true;
@@ -104,7 +104,7 @@ impl Remote {
     }
 }
 
-/// Reaches a core from any thread.
+/// Handle of a core for any thread.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) remote: Arc<Remote>,

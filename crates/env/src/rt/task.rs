@@ -82,7 +82,7 @@ enum Outcome<T> {
     Gone,
 }
 
-/// Waits for a task of the same core. Dropping it lets the task run on.
+/// Waits for a task of the same core. Dropping it lets the task continue.
 pub struct JoinHandle<T> {
     outcome: Rc<RefCell<Outcome<T>>>,
     task: Arc<Task>,
@@ -101,7 +101,7 @@ impl<T> JoinHandle<T> {
         !matches!(*self.outcome.borrow(), Outcome::Running(_))
     }
 
-    /// Lets the task run on unobserved; the same as dropping, in words.
+    /// Lets the task continue unobserved; an explicit form of dropping the handle.
     pub fn detach(self) {}
 }
 
@@ -123,7 +123,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Tells the handle how the task ended, also when its future is dropped half-way.
+/// Reports the end of a task to its handle, also when its future is dropped half-way.
 struct Reporter<T>(Rc<RefCell<Outcome<T>>>);
 
 impl<T> Reporter<T> {
@@ -143,7 +143,8 @@ impl<T> Drop for Reporter<T> {
     }
 }
 
-/// `future` wrapped so that a handle learns its outcome, and a maker of that handle.
+/// Wraps `future` so that a handle learns its outcome; returns also a function that makes the
+/// handle.
 pub(super) fn joinable<F>(
     future: F,
 ) -> (impl Future<Output = ()> + 'static, impl FnOnce(Arc<Task>) -> JoinHandle<F::Output>)

@@ -223,7 +223,7 @@ fn a_late_wake_of_a_finished_task_is_harmless() {
         }))
         .await
         .unwrap();
-        // Its place in the table is taken by another task now.
+        // Another task has its place in the table now.
         let next = spawn(async {
             yield_now().await;
             3
@@ -237,7 +237,7 @@ fn a_late_wake_of_a_finished_task_is_harmless() {
 fn events_wake_the_loop() {
     on_both(async |_| {
         let event = Arc::new(EventFd::new().unwrap());
-        // Cancelled, then waited for again.
+        // Cancelled, then awaited again.
         assert!(timeout(Duration::from_millis(1), readable(event.as_fd())).await.is_err());
         for _ in 0..3 {
             let remote = Arc::clone(&event);
@@ -256,7 +256,7 @@ fn busy_polling_finds_work() {
         let busy_poll = Duration::from_millis(2);
         let options = RuntimeOptions { io, busy_poll, ..Default::default() };
         let runtime = Runtime::new(options).unwrap();
-        // Answers come soon, so that after the first sleep the loop polls for the others.
+        // Answers come soon, so after the first sleep the loop polls for the others.
         let (ask, asked) = std::sync::mpsc::channel::<tokio::sync::oneshot::Sender<Tick>>();
         let answer = move || asked.iter().for_each(|sender| sender.send(Tick(9)).unwrap());
         let waker = thread("waker", answer).unwrap();
@@ -292,7 +292,7 @@ fn one_task_that_always_has_work_does_not_starve_the_others() {
         event.notify();
         let stop = Rc::new(Cell::new(false));
         let flag = Rc::clone(&stop);
-        // Always readable: completes on the spot, every time.
+        // Always readable: completes immediately, every time.
         let greedy = spawn(async move {
             while !flag.get() {
                 readable(event.as_fd()).await.unwrap();

@@ -12,8 +12,8 @@ use millpond_types::Tick;
 use super::core::{Core, current};
 use crate::clock::RealClock;
 
-/// Wakers by deadline. A tree and not a wheel: request deadlines are mostly dropped unfired, and a
-/// tree forgets them at once, at one cost for every distance.
+/// Wakers by deadline. A tree instead of a wheel: request deadlines are mostly dropped unfired, and
+/// a tree forgets them at once, at the same cost for every distance.
 #[derive(Default)]
 pub(super) struct Timers {
     by_deadline: BTreeMap<(Tick, u64), Waker>,
@@ -43,7 +43,7 @@ impl Timers {
     }
 }
 
-/// Waits for a point in time. Dropping it forgets the timer.
+/// Waits for a point in time. Dropping it removes the timer.
 pub struct Sleep {
     deadline: Tick,
     armed: Option<(Rc<Core>, u64)>,

@@ -14,19 +14,21 @@ use super::remote::Remote;
 use crate::clock::RealClock;
 use crate::pool::{Buf, BufferPool};
 
-/// The pool's memory is registered in pieces of so many bytes, each when a transfer first uses it: the kernel takes all
-/// of a piece from the system, and a server that holds little takes little. A buffer over two pieces is not registered.
+/// Piece size of a pool's registered memory. A piece is registered when a transfer first uses it:
+/// the kernel then takes the whole piece from the system, so a server that holds little data takes
+/// little memory. A buffer across two pieces is not registered.
 const FIXED_BYTES: usize = 16 << 20;
-/// Of larger pools the pieces are larger. The kernel refuses more than 16,384, and pieces of more than 1 GiB.
+/// Most pieces of a pool; larger pools have larger pieces. The kernel refuses more than 16,384, and
+/// pieces of more than 1 GiB.
 const FIXED_PIECES_MAX: usize = 1024;
 /// Disks a ring can register; more disks work through plain descriptors.
 const FILE_SLOTS: u32 = 64;
-/// User data of the poll on the mailbox's eventfd, and of cancellations, whose results mean nothing.
+/// User data of the poll on the mailbox's eventfd, and of cancellations, whose results are ignored.
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
 pub(super) struct Uring {
-    /// First, so that it is closed before the pools it has registered are unmapped.
+    /// First field, so that it is closed before its registered pools are unmapped.
     ring: IoUring,
     remote: Arc<Remote>,
     wake_armed: bool,
@@ -47,11 +49,11 @@ struct FixedPool {
 enum Piece {
     Unused,
     Registered,
-    /// The system does not let this process lock so much memory.
+    /// The system does not let this process lock that much memory.
     Refused,
 }
 
-/// Opcodes without which the fallback is used.
+/// Required opcodes; without one of them the fallback is used.
 const NEEDED: &[u8] = &[
     opcode::Read::CODE,
     opcode::Write::CODE,
@@ -99,19 +101,20 @@ fn build(entries: u32) -> io::Result<IoUring> {
     IoUring::builder().dontfork().setup_cqsize(completions).build(entries)
 }
 
-/// Transfers of the disk wait for the end of the turn only until so many entries are queued. A turn with
-/// many finished reads takes 100 µs, in which the disk would run dry. `engine_bench --only randread`
-/// against fio: 0.90 with 1 or 2, 0.87 with 4, 0.80 with 8 and 16.
+/// Number of queued entries from which disk transfers do not wait for the end of the turn. A turn
+/// with many finished reads takes 100 µs, in which the disk would run dry.
+/// `engine_bench --only randread` against fio: 0.90 with 1 or 2, 0.87 with 4, 0.80 with 8 and 16.
 const SUBMIT_MAX: usize = 2;
-/// A transfer of the disk this long does not wait for the end of the turn: the processor prepares the
-/// next one (a copy, a checksum) while the disk works. Chosen with `engine_bench --only put-1048576-8`.
+/// Length from which a disk transfer does not wait for the end of the turn: the processor prepares
+/// the next one (a copy, a checksum) while the disk works. Chosen with
+/// `engine_bench --only put-1048576-8`.
 const SUBMIT_BYTES: u32 = 128 << 10;
 
 impl Uring {
-    /// A ring whose mailbox is `remote`.
+    /// A ring with `remote` as its mailbox.
     ///
     /// # Errors
-    /// What the kernel says: `EPERM` and `ENOSYS` where `io_uring` is forbidden or absent,
+    /// Errors of the kernel: `EPERM` and `ENOSYS` where `io_uring` is forbidden or absent,
     /// `Unsupported` where it is too old.
     pub(super) fn new(entries: u32, pools: &[BufferPool], remote: Arc<Remote>) -> io::Result<Self> {
         let ring = build(entries)?;
@@ -120,7 +123,7 @@ impl Uring {
             && params.is_feature_nodrop()
             && params.is_feature_fast_poll()
             && params.is_feature_submit_stable()
-            // Came together with multishot polls, in Linux 5.13.
+            // It came together with multishot polls, in Linux 5.13.
             && params.is_feature_resource_tagging();
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
@@ -180,15 +183,16 @@ impl Uring {
         }
     }
 
-    /// Queues a chain. Both entries go into one submission: a chain ends where a submission ends.
+    /// Queues a chain. Both entries go into one submission, as a chain ends with its submission.
     pub(super) fn push_linked(&mut self, first: (usize, Action), then: (usize, Action)) {
         let first = entry(first.1).user_data(first.0 as u64).flags(squeue::Flags::IO_LINK);
         let then = entry(then.1).user_data(then.0 as u64);
         self.push_entries(&[first, then]);
     }
 
-    /// Asks for the end of an operation, at once: a cancelled accept that still waits for its turn takes
-    /// the wake-up for the next connection (accepts wait exclusively), and its successor sleeps on.
+    /// Asks the kernel to end an operation, at once. A cancelled accept that is still queued would
+    /// take the wake-up for the next connection (accepts wait exclusively), and its successor would
+    /// sleep on.
     pub(super) fn cancel(&mut self, key: usize) {
         let entry = opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL);
         self.push_entries(&[entry]);
@@ -238,7 +242,7 @@ impl Uring {
         }
     }
 
-    /// Submits everything queued and lets the kernel run what it deferred to this thread.
+    /// Submits all queued entries and lets the kernel run the work that it deferred to this thread.
     fn enter(&mut self, wait: Wait) {
         let queued = self.ring.submission().len();
         let queued = u32::try_from(queued).expect("a queue's length fits 32 bits");
@@ -253,7 +257,7 @@ impl Uring {
                 let arguments = SubmitArgs::new().timespec(&time);
                 let arguments = if until == Tick::MAX { SubmitArgs::new() } else { arguments };
                 let flags = (flags | EnterFlags::EXT_ARG).bits();
-                // SAFETY: as above, and `arguments` is what EXT_ARG announces.
+                // SAFETY: as above, and `arguments` is the structure that EXT_ARG announces.
                 unsafe { submitter.enter(queued, 1, flags, Some(&arguments)) }
             }
         };
@@ -268,7 +272,8 @@ impl Uring {
     }
 }
 
-/// Makes places in the ring for the pools' memory, which is registered as it is used. Needs Linux 5.19.
+/// Reserves slots in the ring for the pools' memory, which is registered as it is used. Needs Linux
+/// 5.19.
 fn register_pools(ring: &IoUring, pools: &[BufferPool]) -> io::Result<Vec<FixedPool>> {
     let mut count = 0;
     let mut known = Vec::new();
@@ -299,7 +304,8 @@ impl FixedPool {
         let base = self.pool.base().wrapping_add(start);
         let piece = [libc::iovec { iov_base: base.cast(), iov_len: len }];
         let submitter = ring.submitter();
-        // SAFETY: the piece is mapped for as long as the pool lives, and `self` keeps it alive next to the ring.
+        // SAFETY: the piece is mapped for as long as the pool lives, and `self` keeps it alive next
+        // to the ring.
         match unsafe { submitter.register_buffers_update(u32::from(index), &piece, None) } {
             Ok(()) => Piece::Registered,
             Err(_) => Piece::Refused,

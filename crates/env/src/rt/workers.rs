@@ -11,8 +11,8 @@ use super::remote::Remote;
 use super::thread::{ThreadHandle, thread};
 use crate::sys::{check, check_len};
 
-/// Calls one core keeps in the kernel at a time. More threads than a disk's useful queue depth only
-/// switch contexts; operations beyond it wait in the queue.
+/// Calls that one core keeps in the kernel at a time. More threads than a disk's useful queue depth
+/// only switch contexts; further operations wait in the queue.
 const THREADS_MAX: usize = 16;
 
 struct Job {
@@ -60,7 +60,7 @@ impl Workers {
             let name = format!("mp-disk-{}", self.threads.len());
             match thread(&name, move || work(&shared, &remote)) {
                 Ok(handle) => self.threads.push(handle),
-                // Without any thread nobody would ever answer.
+                // Without any thread the operations would never complete.
                 Err(_) if self.threads.is_empty() => self.refuse_all(),
                 Err(_) => {}
             }
@@ -134,7 +134,8 @@ fn perform_once(action: Action) -> io::Result<usize> {
             let offset = offset_of(offset)?;
             let bytes = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len as usize };
             let flags = write_flags(durable);
-            // SAFETY: the operation owns `len` readable bytes at `from` (see `Job`); a write changes none of them.
+            // SAFETY: the operation owns `len` readable bytes at `from` (see `Job`); a write
+            // changes none of them.
             check_len(unsafe { libc::pwritev2(fd, &raw const bytes, 1, offset, flags) })
         }
         Action::Sync { file } => {

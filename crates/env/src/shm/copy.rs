@@ -4,17 +4,17 @@ use millpond_types::Crc32c;
 
 use crate::net::RawSegment;
 
-/// Bytes copied before they are checksummed: small enough to be still in the first-level cache.
+/// Bytes copied before they are checksummed: few enough to be still in the first-level cache.
 const BLOCK: usize = 16 << 10;
 
 /// Copies `src` to `dst` and continues CRC-32C `crc` over the bytes that arrived at `dst`.
 ///
-/// The checksum is taken from the copy, so that it speaks for the bytes the caller has even if
-/// another process changes `src` meanwhile.
+/// The checksum is computed from the copy, so that it matches the caller's bytes even if another
+/// process changes `src` during the copy.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes; they do not overlap; `dst` is written by
-/// nobody else.
+/// `src` is readable and `dst` writable for `len` bytes; they do not overlap; nothing else writes
+/// to `dst`.
 pub(crate) unsafe fn copy_block_checksummed(
     src: *const u8,
     dst: *mut u8,
@@ -41,15 +41,15 @@ pub(crate) unsafe fn copy_block_checksummed(
 /// Copies as much as the shorter of both holds.
 ///
 /// # Safety
-/// Every segment is writable for its length, is written by nobody else, and overlaps neither `src`
-/// nor another segment.
+/// Every segment is writable for its length, nothing else writes to it, and it overlaps neither
+/// `src` nor another segment.
 #[must_use]
 pub unsafe fn copy_checksummed(src: &[u8], dst: &[RawSegment]) -> Crc32c {
     // SAFETY: `src` is readable for its length; the rest is the caller's promise.
     unsafe { copy_segments(src.as_ptr(), src.len(), dst) }
 }
 
-/// As [`copy_checksummed`], from memory that others may change.
+/// Like [`copy_checksummed`], from memory that others may change.
 ///
 /// # Safety
 /// As there, and `src` is readable for `len` bytes.

@@ -1,8 +1,8 @@
 //! Memory shared with another process on this host: regions, rings of records, checked copies.
 //!
 //! The other process may write anything at any time. Nothing here hands out references to shared
-//! memory, but for what a region lends once as its holder's own ([`ShmMemory`]): bytes are copied out
-//! first and judged afterwards.
+//! memory, except memory that a region lends once to a single holder ([`ShmMemory`]). Bytes are
+//! copied out first and checked afterwards.
 
 mod copy;
 mod futex;

@@ -15,7 +15,7 @@ use crate::net::RawSegment;
 use crate::pool::{Access, Mapping, add_seals, create_memfd};
 use crate::sys::check;
 
-/// How a received region is mapped.
+/// Mapping mode of a received region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShmAccess {
     /// Only reading.
@@ -24,28 +24,29 @@ pub enum ShmAccess {
     ReadWrite,
 }
 
-/// Shared memory of fixed size. Clones are the same mapping. It is shared with this process only: in a child, what is written
-/// to it nobody else sees, and one that is mapped for reading is not there ([`crate::fork`]).
+/// Shared memory of fixed size. Clones are the same mapping. It is shared with this process only:
+/// in a forked child, no other process sees writes to it, and a region mapped for reading is absent
+/// ([`crate::fork`]).
 #[derive(Clone, Debug)]
 pub struct ShmRegion(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Dropped before the mapping, as it must be.
+    /// Dropped before the mapping, as required.
     fd: ProcessFd,
     mapping: Mapping,
     access: ShmAccess,
-    /// Where the bytes start that were lent as plain memory: nothing else here touches them.
+    /// Start of the bytes that were lent as plain memory: nothing else here touches them.
     lent_from: AtomicUsize,
 }
 
 const OUT_OF_RANGE: EnvError = EnvError::Hostile("a range lies outside the region");
 
 impl ShmRegion {
-    /// New zeroed memory of `bytes` bytes, whose size nobody can change.
+    /// New zeroed memory of `bytes` bytes, of a size that no process can change.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn create(name: &str, bytes: usize) -> io::Result<Self> {
         let fd = create_memfd(name, bytes)?;
         add_seals(fd.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL)?;
@@ -90,9 +91,9 @@ impl ShmRegion {
         Self(Arc::new(Inner { fd, mapping, access, lent_from }))
     }
 
-    /// Lends the bytes from `offset` to the end as plain memory, for good: nothing else here reaches
-    /// them from then on. The other process may still read and write them, so what it is told about
-    /// them must be true when it looks.
+    /// Lends the bytes from `offset` to the end as plain memory, for good: nothing else here
+    /// accesses them from then on. The other process may still read and write them, so facts
+    /// announced to it about them must be true when it looks.
     ///
     /// # Errors
     /// [`EnvError::Hostile`] for an offset outside the region, a region mapped for reading, or one
@@ -108,7 +109,7 @@ impl ShmRegion {
         Ok(ShmMemory { region: self.clone(), from, len: len - from })
     }
 
-    /// Where `bytes` lie in the region, if they are memory that it has lent.
+    /// Offset of `bytes` in the region, if they are memory that it has lent.
     #[must_use]
     pub fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
         let offset = bytes.as_ptr().addr().checked_sub(self.0.mapping.base().addr())?;
@@ -148,10 +149,11 @@ impl ShmRegion {
         self.at(offset, len)
     }
 
-    /// A range of a region that is mapped for reading, where it lies.
+    /// A range of a region that is mapped for reading, without a copy.
     ///
     /// # Errors
-    /// [`EnvError::Hostile`] for a range outside the region, or a region that this process may write to.
+    /// [`EnvError::Hostile`] for a range outside the region, or a region that this process may
+    /// write to.
     pub fn view(&self, offset: u64, len: usize) -> Result<ShmView, EnvError> {
         if self.0.access != ShmAccess::ReadOnly {
             return Err(EnvError::Hostile("only a region that is mapped for reading has views"));
@@ -167,8 +169,8 @@ impl ShmRegion {
     /// [`EnvError::Hostile`] for a range outside the region.
     pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> Result<(), EnvError> {
         let src = self.at(offset, into.len())?;
-        // SAFETY: `src` is mapped for that length. The other process may write meanwhile: then the
-        // copy holds an arbitrary mix, which callers judge only after the copy.
+        // SAFETY: `src` is mapped for that length. The other process may write during the copy:
+        // then the copy holds an arbitrary mix, which callers check only after the copy.
         unsafe { std::ptr::copy_nonoverlapping(src, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -179,19 +181,19 @@ impl ShmRegion {
     /// [`EnvError::Hostile`] for a range outside the region.
     pub fn copy_out_checksummed(&self, offset: u64, into: &mut [u8]) -> Result<Crc32c, EnvError> {
         let src = self.at(offset, into.len())?;
-        // SAFETY: as in `copy_out`; `into` is ours alone.
+        // SAFETY: as in `copy_out`; `into` is exclusively borrowed.
         Ok(unsafe { copy_block_checksummed(src, into.as_mut_ptr(), into.len(), Crc32c::default()) })
     }
 
-    /// Copies the range at `offset`, as long as all of `into`, to raw memory and returns the CRC-32C
-    /// of the copied bytes.
+    /// Copies the range at `offset`, as long as all of `into`, to raw memory and returns the
+    /// CRC-32C of the copied bytes.
     ///
     /// # Errors
     /// [`EnvError::Hostile`] for a range outside the region.
     ///
     /// # Safety
-    /// Every segment is writable for its length, is written by nobody else, and overlaps neither the
-    /// region nor another segment.
+    /// Every segment is writable for its length, nothing else writes to it, and it overlaps neither
+    /// the region nor another segment.
     pub unsafe fn copy_out_raw(
         &self,
         offset: u64,
@@ -227,7 +229,7 @@ impl ShmRegion {
         let mut crc = Crc32c::default();
         for segment in from {
             // SAFETY: `dst` advances within the `len` bytes checked above; the rest is the caller's
-            // promise. Should the other process write to the range, only it is misled.
+            // promise. If the other process writes to the range, only it is misled.
             unsafe {
                 crc = copy_block_checksummed(segment.addr, dst, segment.len, crc);
                 dst = dst.add(segment.len);
@@ -248,8 +250,9 @@ impl ShmRegion {
     }
 }
 
-/// A range of a region that the other process writes to, and this one only reads. It is for bytes that the other
-/// process has promised to leave as they are; who does not take its word compares a checksum.
+/// A range of a region that the other process writes to, and this one only reads. It is for bytes
+/// that the other process has promised not to change; a user that does not trust it compares a
+/// checksum.
 #[derive(Clone, Debug)]
 pub struct ShmView {
     region: ShmRegion,
@@ -261,13 +264,14 @@ impl Deref for ShmView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as `region` lives, as `ShmRegion::view` checked, and written to by nobody in this
-        // process. Should the other process write there, the bytes are others: any bytes are valid ones.
+        // SAFETY: mapped for as long as `region` lives, as `ShmRegion::view` checked, and never
+        // written in this process. If the other process writes there, the bytes change: any bytes
+        // are valid ones.
         unsafe { std::slice::from_raw_parts(self.region.0.mapping.base().add(self.from), self.len) }
     }
 }
 
-/// Memory of a region that is its holder's alone in this process.
+/// Memory of a region with a single holder in this process.
 #[derive(Debug)]
 pub struct ShmMemory {
     region: ShmRegion,
@@ -276,7 +280,7 @@ pub struct ShmMemory {
 }
 
 impl ShmMemory {
-    /// Cuts the first `len` bytes off, as memory of its own; none when there are not as many.
+    /// Splits off the first `len` bytes as a memory of their own; `None` when there are fewer.
     #[must_use]
     pub fn split_to(&mut self, len: usize) -> Option<Self> {
         if len > self.len {
@@ -298,9 +302,9 @@ impl Deref for ShmMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as `region` lives and lent once, cut only into ranges that do not
-        // overlap; the region's own copies stay below `lent_from`. Should the other process write
-        // there, the bytes are others: any bytes are valid ones, and the checksum tells.
+        // SAFETY: mapped for as long as `region` lives and lent once, cut only into ranges that do
+        // not overlap; the region's own copies stay below `lent_from`. If the other process writes
+        // there, the bytes change: any bytes are valid ones, and the checksum shows it.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }

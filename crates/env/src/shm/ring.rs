@@ -2,7 +2,7 @@
 //!
 //! Layout at its offset, little endian, one counter per cache line:
 //!
-//! | at | what |
+//! | at | content |
 //! |---|---|
 //! | 0 | `tail`, u32: bytes ever put in, modulo 2³²; written by the producer |
 //! | 64 | `head`, u32: bytes ever taken out, modulo 2³²; written by the consumer |
@@ -10,9 +10,8 @@
 //! | 192 | 1 while the producer sleeps |
 //! | 256 | the bytes, a power of two: records of a u32 length, the bytes, and padding to 8 |
 //!
-//! Each side keeps its own counter in private memory and only publishes it. It believes the other
-//! side's counter only as far as it makes sense, so a hostile peer can lose its own messages and
-//! nothing else.
+//! Each side keeps its own counter in private memory and only publishes it. It checks the other
+//! side's counter for plausibility, so a hostile peer can lose its own messages and nothing else.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
@@ -36,13 +35,13 @@ const CONSUMER_ASLEEP: u64 = 128;
 const PRODUCER_ASLEEP: u64 = 192;
 const CAPACITY_MIN: u32 = 64;
 const CAPACITY_MAX: u32 = 1 << 30;
-/// Longest sleep before looking again; only bounds the harm of a peer that does not wake.
+/// Longest sleep before checking again; only bounds the harm of a peer that does not wake.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Why a ring cannot go on.
+/// Fatal error of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// The other side's counters or lengths make no sense: close the connection.
+    /// The other side's counters or lengths are inconsistent: close the connection.
     #[error("the peer's shared-memory ring is corrupt: {0}")]
     Corrupt(&'static str),
     /// The record can never fit.
@@ -55,7 +54,7 @@ pub enum RingError {
     },
 }
 
-/// How the other side is woken when it sleeps.
+/// Means of waking the other side when it sleeps.
 #[derive(Debug)]
 pub enum RingWake {
     /// It sleeps on the ring's counter: a blocking client.
@@ -64,7 +63,7 @@ pub enum RingWake {
     Event(EventFd),
 }
 
-/// A record's place in the ring: length word, bytes, padding.
+/// Bytes of a record in the ring: length word, bytes, padding.
 const fn footprint(len: u32) -> u32 {
     (4 + len).next_multiple_of(8)
 }
@@ -124,9 +123,9 @@ impl Ring {
         done.expect("the place was checked when the ring was made");
     }
 
-    /// Wakes the other side if it sleeps. `flag` says so; `word` is what a futex sleeps on.
+    /// Wakes the other side if it sleeps, according to `flag`; a futex sleeps on `word`.
     fn wake_if_asleep(&self, flag: u64, word: u64) {
-        // Orders the counter just published before the look at the flag; the sleeper does the
+        // Orders the counter just published before the read of the flag; the sleeper does the
         // reverse, so one of both sees the other.
         fence(Ordering::SeqCst);
         let flag = self.word(flag);
@@ -140,8 +139,8 @@ impl Ring {
         }
     }
 
-    /// Announces that this side is about to sleep until `word` moves on from `seen`; false when it
-    /// has moved already.
+    /// Announces that this side is about to sleep until `word` differs from `seen`; false when it
+    /// already does.
     fn fall_asleep(&self, flag: u64, word: u64, seen: u32) -> bool {
         self.word(flag).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -152,7 +151,7 @@ impl Ring {
         false
     }
 
-    /// Blocks until `word` moves on from `seen` or `deadline`; spins for `spin` first.
+    /// Blocks until `word` differs from `seen`, or `deadline`; spins for `spin` first.
     fn block(&self, (flag, word): (u64, u64), seen: u32, spin: Duration, deadline: Tick) {
         let moved = || self.word(word).load(Ordering::Relaxed) != seen;
         let spin_end = RealClock::tick().plus(spin).min(deadline);
@@ -174,7 +173,7 @@ impl Ring {
         }
     }
 
-    /// Waits on `event` until `word` moves on from `seen`, or something else notified it.
+    /// Waits on `event` until `word` differs from `seen`, or another notification arrives.
     async fn wait(
         &self,
         (flag, word): (u64, u64),
@@ -214,14 +213,14 @@ impl RingProducer {
         Ok(Self { ring: Ring::new(region, offset, capacity, wake)?, tail: 0 })
     }
 
-    /// Bytes of the longest record: half the ring, so that it fits whatever the position is.
+    /// Bytes of the longest record: half the ring, so that it fits at every position.
     #[must_use]
     pub const fn record_max(&self) -> usize {
         self.ring.capacity as usize / 2 - 8
     }
 
-    /// Puts in one record made of `parts` and wakes the consumer if it sleeps; false when there is
-    /// no room now.
+    /// Adds one record made of `parts` and wakes the consumer if it sleeps; false when there is no
+    /// room now.
     ///
     /// # Errors
     /// [`RingError`].
@@ -233,8 +232,8 @@ impl RingProducer {
         Ok(pushed)
     }
 
-    /// Puts in one record that may wait until the consumer is woken by another one, or looks by itself; false when there
-    /// is no room now.
+    /// Adds one record without waking the consumer, for records that may wait until another one
+    /// wakes it or it polls; false when there is no room now.
     ///
     /// # Errors
     /// [`RingError`].
@@ -260,7 +259,7 @@ impl RingProducer {
         Ok(true)
     }
 
-    /// As [`RingProducer::try_push`], blocking while there is no room; false at `deadline`.
+    /// Like [`RingProducer::try_push`], blocking while there is no room; false at `deadline`.
     ///
     /// # Errors
     /// [`RingError`].
@@ -277,11 +276,11 @@ impl RingProducer {
         }
     }
 
-    /// Waits on this core until the consumer has taken something since the last refused
+    /// Waits on this core until the consumer has taken a record since the last refused
     /// [`RingProducer::try_push`]; `event` is the one the consumer notifies. May return early.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub async fn wait_room(&mut self, event: &EventFd) -> std::io::Result<()> {
         let head = self.head();
         if self.used(head).is_ok_and(|used| used <= self.ring.capacity / 2) {
@@ -352,7 +351,7 @@ impl RingConsumer {
         Ok(true)
     }
 
-    /// As [`RingConsumer::try_pop`], blocking while there is none; false at `deadline`. Spins for
+    /// Like [`RingConsumer::try_pop`], blocking while there is none; false at `deadline`. Spins for
     /// `spin` before it sleeps.
     ///
     /// # Errors
@@ -374,7 +373,7 @@ impl RingConsumer {
         }
     }
 
-    /// True when a record waits. Costs one load: for loops that look before they sleep.
+    /// True when a record waits. Costs one load: for loops that check before they sleep.
     #[must_use]
     pub fn has_record(&self) -> bool {
         self.tail() != self.head
@@ -384,7 +383,7 @@ impl RingConsumer {
     /// return early.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub async fn wait_record(&mut self, event: &EventFd) -> std::io::Result<()> {
         self.ring.wait((CONSUMER_ASLEEP, TAIL), self.head, event).await
     }

@@ -99,7 +99,7 @@ fn a_core_and_a_blocking_client_talk() {
         let client = thread("client", move || {
             let mut record = Vec::new();
             for round in 0..500u32 {
-                // A burst, then its answers: both rings run full.
+                // A burst, then its answers: both rings fill up.
                 for number in 0..20u32 {
                     let number = (round * 20 + number).to_le_bytes();
                     assert!(to_server.push(&[&number], soon()).unwrap());

@@ -8,9 +8,9 @@ use crate::error::EnvError;
 /// The limit on open files of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdLimit {
-    /// What applies now.
+    /// The limit in force.
     pub soft: u64,
-    /// What this process may raise it to.
+    /// The highest limit that this process may set.
     pub hard: u64,
 }
 
@@ -24,7 +24,7 @@ fn fd_limit() -> io::Result<libc::rlimit> {
 /// Raises the limit on open files to the hard limit and returns both.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub fn raise_fd_limit() -> io::Result<FdLimit> {
     let mut limit = fd_limit()?;
     if limit.rlim_cur < limit.rlim_max {
@@ -55,7 +55,7 @@ pub fn require_fd_limit(need: u64) -> Result<FdLimit, EnvError> {
     Ok(limit)
 }
 
-/// This boot of this host's kernel: equal for two processes only when they share the host.
+/// Id of this boot of this host's kernel: equal for two processes only when they share the host.
 /// The network namespace is not part of it; shared memory works across those.
 ///
 /// # Errors
@@ -73,10 +73,11 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Memory of this machine in bytes, and the lowest limit of this process's cgroups (version 1 or 2) where there is one.
+/// Memory of this machine in bytes, and the lowest limit of this process's cgroups (version 1 or
+/// 2), if any.
 ///
 /// # Errors
-/// When the operating system does not tell.
+/// When the operating system does not report it.
 pub fn memory_limits() -> io::Result<(u64, Option<u64>)> {
     // SAFETY: sysconf takes a plain number.
     let (pages, size) =
@@ -88,12 +89,12 @@ pub fn memory_limits() -> io::Result<(u64, Option<u64>)> {
     let limits = limit_files(&groups).into_iter();
     let limits = limits.filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
     let machine = pages * size;
-    // Version 1 says "none" as a number beyond all memory.
+    // Version 1 expresses "none" as a number beyond all memory.
     Ok((machine, limits.filter(|limit| *limit < machine).min()))
 }
 
-/// The files that may limit the memory of a process in these groups: of each group and all above it. In a
-/// container the groups may be shown as the root.
+/// The files that may limit the memory of a process in these groups: of each group and its
+/// ancestors. In a container the groups may appear as the root.
 fn limit_files(groups: &str) -> Vec<String> {
     let mut files = vec![
         "/sys/fs/cgroup/memory.max".to_owned(),
@@ -118,10 +119,10 @@ fn limit_files(groups: &str) -> Vec<String> {
     files
 }
 
-/// Memory this process may use in bytes: the machine's, or its cgroups' limit where lower.
+/// Memory this process may use in bytes: the machine's, or its cgroups' limit if lower.
 ///
 /// # Errors
-/// When the operating system does not tell.
+/// When the operating system does not report it.
 pub fn memory_total() -> io::Result<u64> {
     memory_limits().map(|(machine, limit)| limit.unwrap_or(machine))
 }
@@ -129,7 +130,7 @@ pub fn memory_total() -> io::Result<u64> {
 /// Bytes that an unprivileged user may still write on the file system that holds `path`.
 ///
 /// # Errors
-/// What the operating system says: `NotFound` for a path that is not there, for instance.
+/// Errors of the operating system: `NotFound` for a missing path, for instance.
 pub fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
@@ -143,7 +144,7 @@ pub fn free_bytes(path: &std::path::Path) -> io::Result<u64> {
 /// Binds the calling thread to the `index`-th processor it may run on.
 ///
 /// # Errors
-/// What the operating system says; `InvalidInput` when there are fewer processors.
+/// Errors of the operating system; `InvalidInput` when there are fewer processors.
 pub fn pin_thread(index: usize) -> io::Result<()> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut allowed: libc::cpu_set_t = unsafe { std::mem::zeroed() };

@@ -32,12 +32,12 @@ pub(crate) fn check_len(result: isize) -> io::Result<usize> {
 /// Takes ownership of a file descriptor that a system call just made.
 pub(crate) fn own(result: i32) -> io::Result<OwnedFd> {
     let fd = check(result)?;
-    // SAFETY: the caller passes the fresh result of a call that makes a descriptor, so nobody
-    // else owns it.
+    // SAFETY: the caller passes the fresh result of a call that makes a descriptor, so nothing else
+    // owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A counter that wakes whoever polls it (`eventfd`). May be shared with other processes.
+/// A counter that wakes its poller (`eventfd`). May be shared with other processes.
 #[derive(Debug)]
 pub struct EventFd(ProcessFd);
 
@@ -63,8 +63,8 @@ impl EventFd {
         notify_raw(self.0.as_raw_fd());
     }
 
-    /// Resets the event; true when it had been notified. Never blocks, whatever a process that shares the event has
-    /// made of its flags.
+    /// Resets the event; true when it had been notified. Never blocks, whatever flags another owner
+    /// of the event has set.
     #[must_use]
     pub fn take(&self) -> bool {
         let mut count = 0u64;

@@ -1,11 +1,12 @@
-//! Other processes, by number and start time, so that a number that was given again is not mistaken.
+//! Other processes, by number and start time, so that a reused number is not mistaken for the old
+//! process.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
 
 use super::{check, own};
 
-/// A process that was there once.
+/// A process that existed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId {
     /// Its number.
@@ -14,14 +15,14 @@ pub struct ProcessId {
     pub started: u64,
 }
 
-/// What a process can be sent.
+/// A signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessSignal {
-    /// End in good order.
+    /// Shut down cleanly.
     Terminate,
     /// End now.
     Kill,
-    /// Stand still.
+    /// Stop running.
     Stop,
     /// Go on.
     Continue,
@@ -38,7 +39,7 @@ impl ProcessSignal {
     }
 }
 
-/// What the kernel says of a process.
+/// The kernel's status of a process.
 struct Stat {
     /// State of its first thread.
     state: u8,
@@ -50,7 +51,7 @@ impl Stat {
     /// Read from `/proc/PID/stat`.
     fn of(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name stands in parentheses and may hold anything, parentheses included.
+        // The name is in parentheses and may hold anything, parentheses included.
         let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
         // Fields 20 and 22 of the line; the state was field 3.
@@ -59,38 +60,37 @@ impl Stat {
         Some(Self { state, threads, started })
     }
 
-    /// The first thread of a process that was killed may be over before the others are: until they
-    /// are too, its files and ports are in use.
+    /// The first thread of a killed process may end before the others: until those end too, its
+    /// files and ports are in use.
     const fn has_ended(&self) -> bool {
         self.state == b'X' || self.state == b'Z' && self.threads <= 1
     }
 }
 
 impl ProcessId {
-    /// The process that has this number now; none when there is none, or it has ended already.
+    /// The process that has this number now; `None` when there is none, or it has ended already.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(pid)?;
         (!stat.has_ended()).then_some(Self { pid, started: stat.started })
     }
 
-    /// True while it runs or stands still.
+    /// True while it runs or is stopped.
     #[must_use]
     pub fn is_there(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// True while it stands still.
+    /// True while it is stopped.
     #[must_use]
     pub fn is_stopped(self) -> bool {
         Stat::of(self.pid).is_some_and(|it| it.state == b'T' && it.started == self.started)
     }
 
-    /// Sends it a signal; false when it is gone. Another process that was given its number is never
-    /// hit.
+    /// Sends it a signal; false when it is gone. A process that reuses its number is never hit.
     ///
     /// # Errors
-    /// What the operating system says; `PermissionDenied` for somebody else's process.
+    /// Errors of the operating system; `PermissionDenied` for another user's process.
     pub fn signal(self, signal: ProcessSignal) -> io::Result<bool> {
         let gone = |error: io::Error| match error.raw_os_error() {
             Some(libc::ESRCH) => Ok(false),
@@ -102,7 +102,7 @@ impl ProcessId {
             Ok(fd) => fd,
             Err(error) => return gone(error),
         };
-        // The descriptor stays with one process; if that is ours now, it is ours for good.
+        // The descriptor stays with one process; if that is the right one now, it stays so.
         if !self.is_there() {
             return Ok(false);
         }
@@ -115,8 +115,8 @@ impl ProcessId {
     }
 }
 
-/// Whether a process was killed and is not over: a thread of it stands in the kernel, where no signal reaches it, and keeps its
-/// files open. None of its threads runs a program's instruction any more.
+/// Whether a process was killed but has not ended: one of its threads is inside the kernel, where
+/// no signal reaches it, and keeps its files open. None of its threads executes user code any more.
 #[must_use]
 pub fn is_stuck_dying(pid: u32) -> bool {
     let Some(stat) = Stat::of(pid).filter(|it| !it.has_ended()) else { return false };
@@ -131,8 +131,8 @@ pub fn is_stuck_dying(pid: u32) -> bool {
     pending.and_then(|it| u64::from_str_radix(it, 16).ok()).is_some_and(|it| it & kill != 0)
 }
 
-/// Leaves the session and the process group of whoever started this process: their terminal's Ctrl-C
-/// and hang-up do not reach it any more.
+/// Leaves the session and the process group of the parent process: Ctrl-C and hang-ups of its
+/// terminal do not reach this process any more.
 ///
 /// # Errors
 /// `PermissionDenied` for the leader of a process group.
@@ -141,14 +141,14 @@ pub fn begin_session() -> io::Result<()> {
     check(unsafe { libc::setsid() }).map(drop)
 }
 
-/// The user on whose behalf this process acts.
+/// The user id that the kernel checks permissions of this process against.
 #[must_use]
 pub fn effective_uid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The group on whose behalf this process acts.
+/// The group id that the kernel checks permissions of this process against.
 #[must_use]
 pub fn effective_gid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
@@ -158,9 +158,9 @@ pub fn effective_gid() -> u32 {
 /// The supplementary groups of this process.
 ///
 /// # Errors
-/// The system's; another thread may have changed them meanwhile.
+/// Errors of the operating system; another thread may have changed the groups during the call.
 pub fn supplementary_groups() -> io::Result<Vec<u32>> {
-    // SAFETY: with no room asked for, nothing is written.
+    // SAFETY: with a size of zero, nothing is written.
     let count = check(unsafe { libc::getgroups(0, std::ptr::null_mut()) })?;
     let mut groups = vec![0; usize::try_from(count).unwrap_or(0)];
     // SAFETY: `groups` has room for `count` numbers, and the call writes at most as many.
@@ -190,7 +190,7 @@ mod tests {
         assert!(id.is_there());
         assert!(id.signal(ProcessSignal::Continue).unwrap());
         assert!(id.signal(ProcessSignal::Kill).unwrap());
-        // Not waited for yet: a zombie is gone.
+        // Not waited for yet: a zombie counts as gone.
         while id.is_there() {
             std::thread::yield_now();
         }

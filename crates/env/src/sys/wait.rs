@@ -1,4 +1,4 @@
-//! Waiting for several descriptors in one thread that has no loop of `rt`.
+//! Waiting for several descriptors in a thread without an `rt` loop.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use super::check;
 
-/// Waits until one of `fds` can be read or has ended, at most so long (for ever without a time).
-/// Says which ones; all false after the time, and possibly earlier: a signal wakes it too.
+/// Waits until one of `fds` can be read or has ended, for at most `longest` (for ever without it).
+/// Returns a flag for each; all are false after the time, and possibly earlier: a signal ends the
+/// wait too.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], longest: Option<Duration>) -> io::Result<Vec<bool>> {
     let entry =
         |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut polls: Vec<libc::pollfd> = fds.iter().map(entry).collect();
-    // Rounded up, so that who waits for a time does not find it almost come, again and again.
+    // Rounded up, so that a waiting caller does not wake just before its time again and again.
     let ms = longest
         .map_or(-1, |time| i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
     let count = libc::nfds_t::try_from(polls.len()).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! The crashes a history allows.
+//! The crashes that a history allows.
 
 use super::image::{Image, Sectors};
 use super::{FakeDisk, Record, SECTOR};
@@ -10,18 +10,18 @@ pub struct CrashImages {
     capacity: u64,
     history: Vec<Record>,
     rng: Rng,
-    /// The content that is certain at the present prefix.
+    /// The content that is certain at the current prefix.
     certain: Image,
     /// Records before the crash.
     prefix: usize,
-    /// Distance to the next prefix that is looked at.
+    /// Distance to the next prefix that is examined.
     stride: usize,
     /// Images per prefix.
     share: usize,
-    /// Images made of the present prefix.
+    /// Images made of the current prefix.
     made: usize,
     left: usize,
-    /// Writes of the present prefix that may be lost, in order.
+    /// Writes of the current prefix that may be lost, in order.
     uncertain: Vec<usize>,
 }
 
@@ -50,7 +50,7 @@ impl CrashImages {
         }
     }
 
-    /// How many different images are made of this prefix at most.
+    /// Most images made of this prefix.
     fn share(&self) -> usize {
         if self.uncertain.is_empty() { 1 } else { self.share }
     }
@@ -66,8 +66,8 @@ impl CrashImages {
                     };
                     returned.is_some_and(|returned| returned < *started)
                 };
-                // Applied in order; an uncovered older write to the same place may still come on
-                // top later, which is what a disk may do with writes in flight together.
+                // Applied in order; an uncovered older write to the same place may still be applied
+                // on top later, as a disk may do with concurrent writes.
                 let (certain, rest): (Vec<usize>, Vec<usize>) =
                     self.uncertain.iter().copied().partition(|index| covered(index));
                 for index in certain {
@@ -111,7 +111,7 @@ impl CrashImages {
     }
 }
 
-/// What becomes of a write in a drawn crash; `None` when it is lost.
+/// Sectors of a write that survive a drawn crash; `None` when all are lost.
 fn draw(rng: &mut Rng, len: usize) -> Option<Sectors> {
     let count = len.div_ceil(SECTOR);
     match rng.below(4) {

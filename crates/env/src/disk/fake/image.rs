@@ -19,7 +19,7 @@ pub(super) enum Sectors {
     Only(Vec<bool>),
 }
 
-/// Blocks by number: a shared base, and what changed since.
+/// Blocks by number: a shared base, and the changes since.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
     base: Arc<Blocks>,
@@ -57,7 +57,7 @@ impl Image {
         });
     }
 
-    /// Makes the present content the shared base of later clones.
+    /// Makes the current content the shared base of later clones.
     pub(super) fn settle(&mut self) {
         if !self.changed.is_empty() {
             Arc::make_mut(&mut self.base).append(&mut self.changed);
@@ -72,7 +72,7 @@ impl Image {
     }
 }
 
-/// Cuts a range at blocks: number of the block, offset within it, and range of the bytes.
+/// Splits a range at blocks: number of the block, offset within it, and range of the bytes.
 fn for_each_block(
     offset: u64,
     len: usize,

@@ -20,7 +20,7 @@ use crate::rng::Rng;
 pub use crash::CrashImages;
 use image::{Image, Sectors};
 
-/// Which operation a fault hits.
+/// The kind of operation that a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A read.
@@ -31,10 +31,10 @@ pub enum FaultKind {
     Sync,
 }
 
-/// A failure to come.
+/// An injected failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which operation it hits.
+    /// The kind of operation it hits.
     pub kind: FaultKind,
     /// How many operations of that kind succeed first.
     pub after: u64,
@@ -45,7 +45,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// `EIO` for the operation after the next `after` ones of its kind.
+    /// `EIO` for the next operation of its kind after `after` successful ones.
     #[must_use]
     pub const fn eio(kind: FaultKind, after: u64) -> Self {
         Self { kind, after, errno: libc::EIO, partial: 0 }
@@ -54,15 +54,15 @@ impl Fault {
 
 /// A disk in memory. Clones are the same disk.
 ///
-/// It records every write and sync; [`FakeDisk::crash_images`] then plays every crash the record
-/// allows. Operations complete at once, or, made with [`FakeDisk::with_yields`], after a seeded
-/// number of turns, so that concurrent ones interleave. It runs on any executor; [`block_on`] is
-/// enough for one task.
+/// It records every write and sync; [`FakeDisk::crash_images`] then replays every crash the record
+/// allows. Operations complete at once. On a disk made with [`FakeDisk::with_yields`] they complete
+/// after a seeded number of turns, so that concurrent ones interleave. It runs on any executor;
+/// [`block_on`] is enough for one task.
 #[derive(Clone, Debug)]
 pub struct FakeDisk {
     state: Arc<Mutex<State>>,
     capacity: u64,
-    /// How many records of its parent's history a crash image includes.
+    /// Number of records of its parent's history in a crash image.
     crash_point: usize,
 }
 
@@ -72,16 +72,16 @@ struct State {
     /// The content before the first record.
     origin: Image,
     history: Vec<Record>,
-    /// Counts starts and returns of operations, to tell which came before which.
+    /// Counts starts and returns of operations, to order them.
     events: u64,
     faults: Vec<Fault>,
     full: bool,
-    /// Where ranges must be reserved.
+    /// Present when ranges must be reserved.
     room: Option<Room>,
     yields: Option<Rng>,
 }
 
-/// Which ranges are reserved, by their starts, and how many bytes more can be.
+/// The reserved ranges, by their starts, and the bytes that can still be reserved.
 #[derive(Debug, Default)]
 struct Room {
     left: u64,
@@ -93,17 +93,17 @@ enum Record {
     Write {
         offset: u64,
         bytes: Arc<[u8]>,
-        /// When the caller learned of its completion; never for failed or dropped ones.
+        /// When the caller learned of its completion; absent for failed or dropped ones.
         returned: Option<u64>,
     },
     Sync {
-        /// When it was asked for: it covers the writes that had returned by then.
+        /// When it was requested: it covers the writes that had returned by then.
         started: u64,
     },
 }
 
 impl FakeDisk {
-    /// A disk of `capacity` zero bytes. Only what is written takes memory.
+    /// A disk of `capacity` zero bytes. Only written blocks take memory.
     ///
     /// # Panics
     /// When `capacity` is not a multiple of 4 KiB.
@@ -127,7 +127,7 @@ impl FakeDisk {
         Self { state: Arc::new(Mutex::new(state)), capacity, crash_point }
     }
 
-    /// The same disk, whose operations yield a seeded number of times.
+    /// The same disk, with operations that yield a seeded number of times.
     #[must_use]
     pub fn with_yields(self, seed: u64) -> Self {
         self.state.lock().yields = Some(Rng::new(seed));
@@ -139,13 +139,13 @@ impl FakeDisk {
         self.state.lock().faults.push(fault);
     }
 
-    /// From now on ranges must be reserved, and so many bytes of those that are not can be; ranges are known by their
-    /// starts. Whether a write goes to a reserved one is not checked.
+    /// Requires ranges to be reserved from now on, and limits further reservations to `bytes`.
+    /// Ranges are identified by their starts. Whether a write hits a reserved range is not checked.
     pub fn set_room(&self, bytes: u64) {
         self.state.lock().room.get_or_insert_default().left = bytes;
     }
 
-    /// From now on every write fails with `StorageFull`, or no longer does.
+    /// Sets whether every write fails with `StorageFull` from now on.
     pub fn set_full(&self, full: bool) {
         self.state.lock().full = full;
     }
@@ -159,7 +159,7 @@ impl FakeDisk {
         state.image.write(offset, &byte, &Sectors::All);
     }
 
-    /// Reads any bytes, past faults and alignment.
+    /// Reads any bytes, ignoring faults and alignment.
     pub fn peek(&self, offset: u64, into: &mut [u8]) {
         self.state.lock().image.read(offset, into);
     }
@@ -175,33 +175,35 @@ impl FakeDisk {
         self.state.lock().image.blocks()
     }
 
-    /// Writes and syncs recorded so far. Remember it when an acknowledgement arrives: every crash
-    /// image whose [`FakeDisk::crash_point`] is at least that must hold what was acknowledged.
+    /// Writes and syncs recorded so far.
+    ///
+    /// Note it when an acknowledgement arrives: every crash image with a [`FakeDisk::crash_point`]
+    /// of at least that must hold the acknowledged data.
     #[must_use]
     pub fn history_len(&self) -> usize {
         self.state.lock().history.len()
     }
 
-    /// Of a crash image: how many records of the crashed disk's history happened before the crash.
+    /// Number of records of the crashed disk's history before the crash, for a crash image.
     #[must_use]
     pub const fn crash_point(&self) -> usize {
         self.crash_point
     }
 
-    /// Declares the present content durable and starts a new history.
+    /// Declares the current content durable and starts a new history.
     pub fn forget_history(&self) {
         let mut state = self.state.lock();
         state.origin = state.image.clone();
         state.history.clear();
     }
 
-    /// What this disk may hold after a crash, at most `limit` images of it.
+    /// Possible contents of this disk after a crash, at most `limit` images.
     ///
-    /// For every prefix of the history: the writes that a sync covers are there; of the others, all,
-    /// none, and then (while `limit` lasts, which is spread evenly over the prefixes) every subset,
-    /// and seeded choices of whole, lost and torn writes, at 512-byte sectors. A prefix without
-    /// uncovered writes has one image. When there are more prefixes than `limit`, evenly spaced ones
-    /// are taken.
+    /// For every prefix of the history, an image has all writes that a sync covers. Of the other
+    /// writes it has all, none, and then (within `limit`, which is spread evenly over the prefixes)
+    /// every subset, and seeded choices of whole, lost and torn writes, at 512-byte sectors. A
+    /// prefix without uncovered writes has one image. When there are more prefixes than `limit`,
+    /// evenly spaced ones are taken.
     #[must_use]
     pub fn crash_images(&self, limit: usize, seed: u64) -> CrashImages {
         let state = self.state.lock();
@@ -214,7 +216,7 @@ impl FakeDisk {
         )
     }
 
-    /// Lets other tasks run, when the disk was made so.
+    /// Lets other tasks run, on a disk that yields.
     async fn pause(&self) {
         let turns = self.state.lock().yields.as_mut().map_or(0, |rng| rng.below(4));
         for _ in 0..turns {
@@ -222,7 +224,7 @@ impl FakeDisk {
         }
     }
 
-    /// Starts and takes part in one write; the error comes from faults.
+    /// Performs and records one write; the error comes from faults.
     async fn write_bytes(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.pause().await;
         let place = {
@@ -249,7 +251,7 @@ impl FakeDisk {
         let mut state = self.state.lock();
         state.events += 1;
         let now = state.events;
-        // A new history may have begun meanwhile.
+        // A new history may have begun in the meantime.
         let record = place.and_then(|place| state.history.get_mut(place));
         if let Some(Record::Write { returned, offset: at, .. }) = record
             && *at == offset
@@ -260,7 +262,7 @@ impl FakeDisk {
     }
 }
 
-/// Bytes that a disk writes wholly or not at all.
+/// Unit that a disk writes completely or not at all.
 const SECTOR: usize = 512;
 
 impl State {
@@ -295,7 +297,7 @@ impl Disk for FakeDisk {
         Ok(())
     }
 
-    /// What is done for such disks is done here too.
+    /// As for a file, so that tests run the code for such disks.
     fn first_write_is_dear(&self) -> bool {
         true
     }
@@ -356,7 +358,7 @@ impl Disk for FakeDisk {
 }
 
 /// Runs one future to its end on this thread, polling until it is ready. For tests on a
-/// [`FakeDisk`], whose operations need nobody to wake them.
+/// [`FakeDisk`], whose operations need no waker.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -368,7 +370,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Runs futures together on this thread, each polled in an order drawn from `seed` every round: a
+/// Runs futures together on this thread, each polled once a round in an order drawn from `seed`: a
 /// small deterministic scheduler for concurrent operations on a [`FakeDisk`].
 pub async fn race_all<T>(futures: Vec<impl Future<Output = T>>, seed: u64) -> Vec<T> {
     let mut rng = Rng::new(seed);

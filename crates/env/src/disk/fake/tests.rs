@@ -41,7 +41,7 @@ fn synced_writes_are_in_every_later_crash() {
             }
             images.insert((image.crash_point(), seen));
         }
-        // All, none, either, and torn ones.
+        // All, none, either one, and torn ones.
         let last: Vec<_> = images.iter().filter(|(point, _)| *point == 4).collect();
         let whole = |block: usize, seen: &[u8]| {
             let part = &seen[block * 8..][..8];
@@ -158,7 +158,7 @@ fn faults_hit_once_and_full_disks_refuse() {
     });
 }
 
-/// Against a reference that keeps the whole disk as plain bytes.
+/// Compares with a model that keeps the whole disk as plain bytes.
 #[test]
 fn reads_match_a_model() {
     let (disk, pool) = (FakeDisk::new(32 * DISK_BLOCK), pool());

@@ -1,4 +1,4 @@
-//! `io_uring` forbidden by a real seccomp filter, as the default profile of container engines does.
+//! `io_uring` forbidden by a real seccomp filter, as in the default profile of container engines.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +11,11 @@ use crate::pool::{BufferPool, PoolOptions};
 use crate::rt::spawn;
 use crate::sys::check;
 
-/// Folder for the child, which does the forbidden thing.
+/// Environment variable with the folder for the child, in which the filter applies.
 const CHILD: &str = "MILLPOND_TEST_FORBIDDEN_FOLDER";
 
-/// Refuses the system call `number` with `errno` from now on, on this thread and those it starts;
-/// with `second`, only when its second argument has that value.
+/// Refuses the system call `number` with `errno` from now on, on this thread and threads started by
+/// it; with `second`, only when its second argument has that value.
 fn forbid(number: libc::c_long, second: Option<u32>, errno: i32) {
     fn statement(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
         libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k }
@@ -46,7 +46,7 @@ fn forbid(number: libc::c_long, second: Option<u32>, errno: i32) {
     }
 }
 
-/// Runs the test `name` again in a child, because a filter cannot be taken off; in that child, runs
+/// Runs the test `name` again in a child, because a filter cannot be removed; in that child, calls
 /// `run` instead.
 fn in_child(name: &str, run: impl FnOnce(&Path)) {
     if let Ok(folder) = std::env::var(CHILD) {
@@ -73,7 +73,7 @@ fn auto_falls_back_when_io_uring_is_forbidden() {
     });
 }
 
-/// What a limit on locked memory (`ulimit -l`) does to a process without privileges.
+/// Effect of a limit on locked memory (`ulimit -l`) on an unprivileged process.
 #[test]
 fn a_pool_that_cannot_be_registered_still_works() {
     in_child("a_pool_that_cannot_be_registered_still_works", |folder| {
