@@ -60,7 +60,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Keys that are their own leaders unless told otherwise.
+    /// Keys that are their own leaders by default.
     pub(crate) fn new(
         py: Python<'_>,
         keys: &Bound<'_, PySequence>,

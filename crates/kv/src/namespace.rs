@@ -13,7 +13,8 @@ use crate::store::{Batch, BlockStore, Until};
 
 /// A named keyspace. Clones share it; every method may be called from any thread.
 ///
-/// The leaders of a [`Batch`] decide placement: a block is found with the leader it was stored with.
+/// The leaders of a [`Batch`] decide placement: a block is found with the leader it was stored
+/// with.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     client: Client,

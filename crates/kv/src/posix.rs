@@ -13,8 +13,8 @@
 //! | 20 | 4 | CRC-32C of bytes 0 to 19 and the key |
 //!
 //! Files appear by rename, so they are whole or absent; one that fails any check is a miss and is
-//! removed. Another layout digest is another folder. The bound counts all layouts, and what other
-//! processes have in the same folder (`usage.rs`).
+//! removed. Each layout digest has its own folder. The bound covers all layouts, and files of other
+//! processes in the same folder (`usage.rs`).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -60,7 +60,7 @@ pub enum StoreError {
     /// Changes up to this version are no longer kept.
     #[error("changes up to version {0} are no longer kept: read the range again")]
     Compacted(u64),
-    /// The request id belongs to an epoch whose records have been removed.
+    /// The request id belongs to an epoch with removed records.
     #[error("the record of this request may have been removed: it must not be repeated")]
     Expired,
     /// Another process has the store open.

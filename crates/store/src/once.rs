@@ -49,7 +49,7 @@ fn epoch_key(epoch: u64) -> Vec<u8> {
     [RECORDS, &epoch.to_be_bytes()].concat()
 }
 
-/// True for keys whose writes are the store's own and do not count for the user's bound.
+/// True for keys that the store writes for itself; they do not count for the user's bound.
 pub(crate) fn is_own(key: &[u8]) -> bool {
     key.first() == Some(&RESERVED)
 }

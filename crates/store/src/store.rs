@@ -64,7 +64,9 @@ impl Store {
     /// last attempt.
     ///
     /// ```
-    /// # async fn example(store: &millpond_store::Store) -> Result<(), millpond_store::StoreError> {
+    /// # async fn example(
+    /// #     store: &millpond_store::Store,
+    /// # ) -> Result<(), millpond_store::StoreError> {
     /// let length = store
     ///     .transact(|txn| async move {
     ///         let old = txn.get(b"log").await?.unwrap_or_default();

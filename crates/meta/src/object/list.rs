@@ -68,7 +68,7 @@ impl Stream {
         self.is_read && self.loaded.is_empty()
     }
 
-    /// Whether a segment in it ends a key's segment, rather than belong elsewhere.
+    /// Whether a segment in it is the end of a key's segment, and does not belong elsewhere.
     fn has(&self, segment: &[u8]) -> bool {
         let beginning = self.prefix.len().saturating_sub(LONG_BYTES);
         !self.is_beginning || belongs_behind(&self.prefix[beginning..], segment)

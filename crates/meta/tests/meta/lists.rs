@@ -134,7 +134,7 @@ pub(crate) async fn what_makes_no_sense_is_refused(f: Fixture) {
     set(&c, dir, AclKind::Access, &wide).await.unwrap();
 }
 
-/// A new entry of a directory with a default list inherits it, whatever the umask is.
+/// A new entry of a directory with a default list inherits it, for any umask.
 pub(crate) async fn what_is_made_begins_with_the_default_list(f: Fixture) {
     let c = f.client().await;
     let dir = make(&c, ROOT, "d", FileKind::Directory, 0o777).await;

@@ -1,4 +1,5 @@
-//! Random operations against a plain tree in memory: the same answers, and the same tree after each.
+//! Random operations against a plain tree in memory: the same answers, and the same tree after
+//! each.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -10,8 +10,8 @@
 //!
 //! ```text
 //! batch: 1 u8  items u32  sequence u64
-//!        items: 2 u8  kind u8  compression u8  tree u64  key u16  value u32  stored u32  key  value
-//!        3 u8  XXH3-64 of the items u64  "FJL" 3 u8
+//!   items: 2 u8  kind u8  compression u8  tree u64  key u16  value u32  stored u32  key  value
+//!   3 u8  XXH3-64 of the items u64  "FJL" 3 u8
 //! ```
 
 use std::io;

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! two slots, at 0 and at 4096, written in turn; each, little endian:
-//!   "MPSEAL01"  turn u64  version u64  sequence u64  oldest u64  newest u64  trees u64  XXH3-64 u64
+//!  "MPSEAL01"  turn u64  version u64  sequence u64  oldest u64  newest u64  trees u64  XXH3-64 u64
 //! ```
 
 use std::io;

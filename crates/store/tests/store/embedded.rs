@@ -174,7 +174,7 @@ async fn fill_the_disk(folder: &Path) {
     put(&store, &[("small", "1")]).await;
     // Another writer of the same disk fills it to below the bound.
     std::fs::write(folder.join("other"), vec![1; 200 << 20]).unwrap();
-    // The store checks for room every 50 ms at most.
+    // The store checks for room at most every 50 ms.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let txn = store.begin();
     txn.put(b"more", "1").unwrap();
