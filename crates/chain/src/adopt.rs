@@ -1,9 +1,9 @@
-//! Changes of the chain: when a new version is acted on, and how a replica enters and leaves.
+//! Changes of the chain: when a replica acts on a new version, and how it enters and leaves.
 //!
-//! A restarted replica has lost what it knew of updates under way, so it goes on only after a
-//! version in which it has no part: the chain has then noticed, and either brings it up to date
-//! (SYNCING) or relies on what is on its disk (LASTSRV). `SaveVersion` tells such versions from
-//! ones that were there before the crash.
+//! A restarted replica has lost its knowledge of updates in flight, so it continues only after a
+//! version in which it has no part. The chain has then noticed its absence, and either brings it up
+//! to date (SYNCING) or relies on the data on its disk (LASTSRV). `SaveVersion` distinguishes such
+//! versions from ones that were there before the crash.
 
 use millpond_types::ChunkId;
 use millpond_types::cluster::{Chain, TargetId, TargetState};
@@ -42,7 +42,8 @@ impl<P: Payload> Replica<P> {
             self.leases.forget_granted();
             self.silent_until = turn.now;
         }
-        // A grant says: not without you. A restarted process may have forgotten grants.
+        // A grant promises to act on no version without its holder. A restarted process may have
+        // forgotten grants.
         if self.leases.forbids(&next, turn.now) {
             return;
         }
@@ -53,13 +54,13 @@ impl<P: Payload> Replica<P> {
         self.adopt(next, turn);
     }
 
-    /// A version is on its way to be the committed one in the store, as nobody else takes part in writes:
-    /// a replica that joins must find it committed, or not at all.
+    /// Whether the store is making a version the committed one without a stage, as no other replica
+    /// takes part in writes. A replica that joins must find it committed, or not at all.
     fn puts(&self) -> bool {
         self.slots.values().any(|slot| slot.pending.as_ref().is_some_and(Pending::is_put))
     }
 
-    /// A put may have ended, and a newer version of the chain may have waited for it.
+    /// Adopts a newer version of the chain that waited for a put to end.
     pub(crate) fn adopt_after_put(&mut self, turn: &mut Turn<'_, P>) {
         if self.next.is_some() {
             self.try_adopt(turn);
@@ -124,7 +125,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// The chain changed around a replica that keeps its part.
+    /// Applies a change of the chain around a replica that keeps its role.
     fn reconfigure(&mut self, turn: &mut Turn<'_, P>) {
         for reading in std::mem::take(&mut self.reads).into_values() {
             Self::refuse(reading.request, crate::message::Refusal::NotServing, turn);
@@ -138,9 +139,9 @@ impl<P: Payload> Replica<P> {
         self.mend_restart(turn);
     }
 
-    /// Steps from `Idle` into a part, each once the one before has ended.
+    /// Takes the steps from `Idle` to a role, each after the one before has ended.
     fn enter(&mut self, turn: &mut Turn<'_, P>) {
-        // What stages of an earlier part leave on the disk is known only when they ended.
+        // Stages of an earlier role may still change the disk until they have ended.
         let busy = |job: &Job| matches!(job, Job::SaveVersion | Job::Discard | Job::ListStaged);
         if !self.storing.is_empty() || self.jobs.values().any(busy) {
             return;
@@ -162,12 +163,12 @@ impl<P: Payload> Replica<P> {
         self.try_adopt(turn);
     }
 
-    /// Nothing is staged any more.
+    /// Continues entering: no version is staged any more.
     pub(crate) fn on_discarded(&mut self, turn: &mut Turn<'_, P>) {
         if self.view.state() == Some(TargetState::Serving) {
             return self.on_staged_list(&[], turn);
         }
-        // The source hands over what it knows of writers at the end.
+        // The source hands over its records of writers at the end.
         self.dedup.forget(self.view.version());
         self.restarted = false;
         self.mode = Mode::Syncing;
@@ -175,8 +176,8 @@ impl<P: Payload> Replica<P> {
         self.try_adopt(turn);
     }
 
-    /// The last serving target is back. Whatever was acknowledged is committed or staged here;
-    /// what is staged may have been acknowledged, so all of it is committed.
+    /// Commits all staged versions of the last serving target when it is back. Every acknowledged
+    /// version is committed or staged here, and any staged one may have been acknowledged.
     pub(crate) fn on_staged_list(&mut self, staged: &[(ChunkId, Meta)], turn: &mut Turn<'_, P>) {
         if self.restarted {
             self.dedup.forget(self.view.version());
@@ -193,15 +194,15 @@ impl<P: Payload> Replica<P> {
         self.try_adopt(turn);
     }
 
-    /// A promoted target answers reads only once its predecessor acts on the promotion: until
-    /// then the predecessor, as the tail of the version before, may tell others that a version
-    /// is not committed which this replica has committed.
+    /// Asks the predecessor to join. A promoted target answers reads only once its predecessor acts
+    /// on the promotion: until then the predecessor, as the tail of the previous version, may
+    /// report a version as not committed that this replica has committed.
     pub(crate) fn join_tick(&mut self, turn: &mut Turn<'_, P>) {
         if self.mode != (Mode::Serving { joined: false }) {
             return;
         }
         let Some(before) = self.view.predecessor() else {
-            // The old tail left the chain, which took until its lease had ended.
+            // The old tail has left the chain, which took until the end of its lease.
             self.mode = Mode::Serving { joined: true };
             return;
         };
@@ -212,7 +213,7 @@ impl<P: Payload> Replica<P> {
     }
 
     pub(crate) fn on_join_ask(&self, from: TargetId, turn: &mut Turn<'_, P>) {
-        // One that has not joined itself cannot vouch for those before it.
+        // A replica that has not joined itself cannot vouch for those before it.
         let joined = self.mode == Mode::Serving { joined: true };
         if joined && self.view.successor() == Some(from) {
             self.send(from, PeerBody::JoinAnswer, turn);
@@ -225,7 +226,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// While the manager is silent, reads rest on the grants of all others.
+    /// Renews the peer lease: while the manager is silent, reads rest on the grants of all others.
     pub(crate) fn lease_tick(&mut self, turn: &mut Turn<'_, P>) {
         let due = resend_due(self.asked_peers, turn.now);
         if !self.serving() || !due || !self.leases.must_ask_peers(turn.now, &self.view) {
@@ -243,7 +244,7 @@ impl<P: Payload> Replica<P> {
         sent: millpond_types::Tick,
         turn: &mut Turn<'_, P>,
     ) {
-        // Not once a newer version is known: grants must come to an end for it to be acted on.
+        // Not once a newer version is known: grants must end before it can be acted on.
         if self.next.is_none() && self.view.serves(from) {
             self.leases.grant(from, turn.now);
             self.send(from, PeerBody::LeaseGrant { sent }, turn);

@@ -1,12 +1,13 @@
 //! The end of tombstones.
 //!
 //! A deletion leaves its version behind, so that the next write continues the count and a message
-//! from before the deletion is recognised. The head forgets it, on every replica and as
-//! one more update under the chunk's lock, once no message can be that old. What a node removed by
-//! itself, to make room, nobody asks for again: such a tombstone outlives messages, not retries.
+//! from before the deletion is recognized. The head removes the tombstone on every replica, as one
+//! more update under the chunk's lock, once no message can be that old. No client retries a removal
+//! that a node made by itself, for room: the tombstone of an eviction outlives messages, not
+//! retries.
 //!
-//! A head sees most tombstones being made. Those of a head before it, and those that found no room
-//! here, it finds by going through all of them.
+//! A head sees most tombstones being made. It finds the tombstones of an earlier head, and those
+//! beyond the limit of its memory, by listing all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,10 +34,10 @@ const TICK_MAX: usize = 256;
 pub(crate) struct Collector {
     cursor: Option<ChunkId>,
     listed: Tick,
-    /// Tombstones that were seen, by who made them and in the order of when.
+    /// Known tombstones, by origin and in order of time.
     own: VecDeque<Seen>,
     clients: VecDeque<Seen>,
-    /// The newest of each chunk.
+    /// The newest tombstone of each chunk.
     watched: BTreeMap<ChunkId, ChunkVersion>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Collector {
 struct Seen {
     chunk: ChunkId,
     version: ChunkVersion,
-    /// It is at least as old.
+    /// The tombstone is at least as old.
     at: Tick,
 }
 
@@ -61,7 +62,7 @@ impl Collector {
         queue.push_back(Seen { chunk, version: meta.version, at: now });
     }
 
-    /// Tombstones old enough, which it forgets.
+    /// Takes and returns the tombstones that are old enough.
     fn due(&mut self, (own_ms, clients_ms): (u64, u64), now: Tick) -> Vec<(ChunkId, ChunkVersion)> {
         let mut due = Vec::new();
         for (queue, keep) in [(&mut self.own, own_ms), (&mut self.clients, clients_ms)] {
@@ -69,7 +70,8 @@ impl Collector {
             while due.len() < TICK_MAX
                 && let Some(seen) = queue.pop_front_if(old)
             {
-                // Else the chunk was written and deleted again: its newer one is waited for.
+                // Otherwise the chunk was written and deleted again, and its newer tombstone must
+                // age.
                 if self.watched.get(&seen.chunk) == Some(&seen.version) {
                     self.watched.remove(&seen.chunk);
                     due.push((seen.chunk, seen.version));
@@ -89,7 +91,7 @@ impl<P: Payload> Replica<P> {
         let keep = (self.identity.evicted_keep_ms, self.identity.tombstone_keep_ms);
         let keep = if mutated!(self, CollectAtOnce) { (0, 0) } else { keep };
         for (chunk, version) in self.collector.due(keep, turn.now) {
-            // A busy chunk is looked at again in a later round.
+            // A busy chunk is tried again in a later round.
             let _dropped_when_full = self.enqueue(chunk, Waiting::Collect(version), turn);
         }
         let listing = self.jobs.values().any(|job| matches!(job, Job::CollectList));
@@ -124,7 +126,7 @@ impl<P: Payload> Replica<P> {
         let committed = self.slots.get(&chunk).and_then(|slot| slot.committed);
         let tombstone = |meta: &Meta| meta.version == version && meta.data().is_none();
         if version >= VERSION_MAX || !committed.as_ref().is_some_and(tombstone) {
-            return; // Written again meanwhile.
+            return; // Written again in the meantime.
         }
         let update = Update {
             chunk,

@@ -1,16 +1,18 @@
-//! What another replica cannot say: such a message is refused and told of, before anything is done by it.
+//! Impossible messages: a message that no replica can send is refused and reported before it has
+//! any effect.
 //!
-//! Peers are trusted with data, not with this process: no assertion about the own state may come to depend on a
-//! message of theirs.
+//! Peers are trusted with data, but not with this process: no assertion about local state may
+//! depend on a peer's message.
 
 use millpond_types::cluster::ChunkVersion;
 
 use crate::message::{Answer, Meta, Payload, PeerBody, SyncBody, Update};
 
-/// No chunk changes as often. A version near the end of the numbers would leave none for the next update.
+/// Highest credible version; no chunk changes that often. A version near the end of the number
+/// range would leave none for the next update.
 pub(crate) const VERSION_MAX: ChunkVersion = ChunkVersion(1 << 62);
 
-/// Why the message cannot be; nothing for one that can.
+/// The reason why the message is impossible; `None` for a possible one.
 pub(crate) fn fault<P: Payload>(body: &PeerBody<P>) -> Option<&'static str> {
     match body {
         PeerBody::Forward { update, .. } => forward(update),

@@ -1,10 +1,9 @@
-//! Which updates were done already: the last one of every lane (client and channel).
+//! Records of completed updates: the last one of every lane (client and channel).
 //!
-//! A lane has one update under way at a time, so one record per lane answers every retry.
-//! A client gives up after `RETRY_HORIZON_MS`; a record older than twice that may go, and so the
-//! table is bounded without ever mistaking a retry for a new update. What a whole-chain crash
-//! took away is told by `complete_since`: a retry first issued before that may have been done
-//! without a record of it.
+//! A lane has one update in flight at a time, so one record per lane answers every retry. A client
+//! gives up after `RETRY_HORIZON_MS`; a record older than twice that may go, so the table is
+//! bounded and never takes a retry for a new update. A crash of the whole chain loses records: a
+//! retry first issued before `complete_since` may have been done without a record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use millpond_types::limits::{CHAIN_LANES_MAX, DEDUP_KEEP_MS};
 
 use crate::message::{Answer, Lane, LaneRecord, Tag};
 
-/// Lanes that one replica remembers at most.
+/// Most lanes in one replica's memory.
 pub(crate) const DEDUP_LANES_MAX: usize = 2 * CHAIN_LANES_MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +24,12 @@ struct Record {
     at: Tick,
 }
 
-/// What is known of an update before it is done.
+/// State of an update according to the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// It was answered.
     Answered(Answer),
-    /// A later one of the same lane was.
+    /// A later update of the same lane was answered.
     Superseded,
     /// There is no record.
     Unknown,
@@ -59,13 +58,13 @@ impl Dedup {
         }
     }
 
-    /// This update, or a later one of its lane, was answered.
+    /// Whether this update, or a later one of its lane, was answered.
     pub(crate) fn knows(&self, tag: Tag) -> bool {
         self.lanes.get(&tag.lane).is_some_and(|record| record.sequence >= tag.sequence)
     }
 
     pub(crate) fn record(&mut self, tag: Tag, answer: Answer, now: Tick) {
-        // The chain itself: nothing is asked for again.
+        // An update of the chain itself, which is never retried.
         if tag.lane.client == Lane::default().client {
             return;
         }
@@ -74,12 +73,12 @@ impl Dedup {
         if known.sequence <= tag.sequence {
             *known = record;
         }
-        // The head admits no new lane beyond the bound; those already under way, or learned
-        // from another head, fit in as many again.
+        // The head admits no new lane beyond the bound; lanes already in flight, or learned from
+        // another head, may double that number.
         if self.lanes.len() > DEDUP_LANES_MAX {
             self.expire(now);
         }
-        // More can only be those that a replica still has and its head has let go.
+        // Further lanes can only be those that the head has dropped already.
         if self.lanes.len() > DEDUP_LANES_MAX {
             let oldest = self.lanes.iter().min_by_key(|(_, record)| record.at);
             let oldest = *oldest.expect("there are many").0;
@@ -131,7 +130,7 @@ mod tests {
         assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Answered(outcome(3)));
         assert_eq!(dedup.seen(tag(7, 4), Tick(1)), Seen::Superseded);
         assert_eq!(dedup.seen(tag(7, 6), Tick(1)), Seen::Unknown);
-        // An update that was overtaken by a later one of its lane does not replace the record.
+        // An update that a later one of its lane has overtaken does not replace the record.
         dedup.record(tag(7, 4), outcome(9), Tick(1));
         assert_eq!(dedup.seen(tag(7, 5), Tick(1)), Seen::Answered(outcome(3)));
     }

@@ -1,4 +1,4 @@
-//! What goes into the state machine and what comes out: plain data.
+//! Inputs and outputs of the state machine: plain data.
 
 use millpond_types::cluster::{
     Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId, TargetState,
@@ -9,18 +9,18 @@ use crate::message::{
     Content, Meta, Payload, Peer, ReadRequest, Reply, Space, UpdateRequest, Write,
 };
 
-/// Names a client's request at this replica; made by the shell.
+/// Id of a client's request at this replica; made by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a store operation; made by the state machine, never used twice.
+/// Id of a store operation; made by the state machine, never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// Something happened. The shell reads the clock after it took the event, never before.
+/// An input. The shell reads the clock after it took the event, never before.
 #[derive(Clone, Debug)]
 pub enum Event<P> {
-    /// A description of the chain, new or old, from anybody who got it from a manager.
+    /// A description of the chain, new or old, that any process got from a manager.
     Routing(Chain),
     /// The manager answered the heartbeat sent at `sent` (this clock), knowing `version`.
     Lease {
@@ -29,11 +29,11 @@ pub enum Event<P> {
         /// The chain's version at the manager when it answered.
         version: ChainVersion,
     },
-    /// A client wants to write.
+    /// A client's update.
     Update(RequestId, UpdateRequest<P>),
-    /// A client wants to read.
+    /// A client's read.
     Read(RequestId, ReadRequest),
-    /// Another replica says something.
+    /// A message of another replica.
     Peer(TargetId, Peer<P>),
     /// A store operation ended.
     Stored(Token, Result<StoreAnswer<P>, StoreError>),
@@ -41,47 +41,48 @@ pub enum Event<P> {
     StoreFailed,
     /// The scrubber found the committed bytes of a chunk damaged.
     Damaged(ChunkId),
-    /// How full the disk is.
+    /// Free space of the disk.
     Space(Space),
-    /// So many bytes may be sent for resync from now on; what was left before is forfeit.
+    /// New budget for resync: unused bytes of the previous one expire.
     Budget {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Leave (or, when false, no longer leave) the chain: drain, graceful stop.
     Retire(bool),
-    /// Time passed; wanted every `limits::CHAIN_TICK_MS`.
+    /// Time passed; sent every `limits::CHAIN_TICK_MS`.
     Tick,
 }
 
-/// Something to do, in this order.
+/// An output; the shell executes effects in order.
 #[derive(Clone, Debug)]
 pub enum Effect<P> {
     /// Answer a client.
     Reply(RequestId, Reply<P>),
-    /// A retry takes this request's place and gets its answer: its client has given it up.
+    /// A retry takes this request's place and gets its answer: the client has given this request
+    /// up.
     Replaced(RequestId),
-    /// Send to another replica of the chain. Loss is repaired by sending again.
+    /// Send to another replica of the chain. Lost messages are sent again.
     Send(TargetId, Peer<P>),
-    /// Do it and answer with [`Event::Stored`].
+    /// Execute it and answer with [`Event::Stored`].
     Store(Token, StoreOp<P>),
-    /// Make the staged version the committed one. Seen by every later operation at once; may
+    /// Make the staged version the committed one. Every later operation sees it at once. It may
     /// reach the disk later, but before any later change of the same chunk does.
     Commit(ChunkId, ChunkVersion),
     /// Forget the chunk: committed and staged. As lazy as [`Effect::Commit`].
     Remove(ChunkId),
-    /// Forget a staged version that was refused.
+    /// Forget a refused staged version.
     Unstage(ChunkId),
-    /// Somebody knows this version of the chain: fetch it from the manager.
+    /// Another process knows this version of the chain: fetch it from the manager.
     NeedRouting(ChainVersion),
-    /// What the next heartbeats shall say; send one now.
+    /// Content of the next heartbeats; send one now.
     Report(LocalReport),
-    /// Tell a human.
+    /// Alert an operator.
     Alarm(Alarm),
 }
 
-/// What a node reports of a target. The manager believes `UpToDate` of a syncing target only
-/// for the very chain version that it has now.
+/// A node's report of a target. The manager accepts `UpToDate` of a syncing target only for its own
+/// current chain version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalReport {
     /// The chain.
@@ -97,22 +98,24 @@ pub struct LocalReport {
 /// A store operation with an answer.
 #[derive(Clone, Debug)]
 pub enum StoreOp<P> {
-    /// What is there of this chunk? Answer: `Entry`, or `Lost`.
+    /// Look up a chunk's state. Answer: `Entry`, or `Lost`.
     Lookup(ChunkId),
-    /// Store a version beside the committed one. Answer: `Staged`, once it is as durable as asked.
+    /// Store a version beside the committed one. Answer: `Staged`, once it has the requested
+    /// durability.
     Stage(StageRequest<P>),
-    /// Store a version, all of its bytes, as the committed one, where there is none. Reads see it once it is
-    /// as durable as asked. Answer: `Staged`, and nothing is left to commit.
+    /// Store a whole version as the committed one, where there is none. Reads see it once it has
+    /// the requested durability. Answer: `Staged`; no commit follows.
     Put(StageRequest<P>),
-    /// Put good bytes in the place of the damaged ones of the committed version. Answer: `Done`.
+    /// Replace the damaged bytes of the committed version by good ones. Answer: `Done`.
     Restore(ChunkId, Meta, P),
-    /// Read the staged version if it is this one, else the committed one. Answer: `Bytes`.
+    /// Read the staged version if it is this one, otherwise the committed one. Answer: `Bytes`.
     Read(ReadOp),
-    /// What is kept beside the committed version's bytes, which may be damaged. Answer: `Bytes`, with a
-    /// payload that has none.
+    /// Read the label kept beside the committed version's bytes, which may be damaged. Answer:
+    /// `Bytes`, with an empty payload.
     Label(ChunkId),
-    /// Store beside the committed version that this one, of which the label is kept, is lost: whoever reads
-    /// it hears `Corrupt`, until a version is committed over it or it is restored. Answer: `Staged`.
+    /// Record beside the committed version that this version is lost, and keep its label. Reads of
+    /// it return `Corrupt`, until a version is committed over it or it is restored. Answer:
+    /// `Staged`.
     StageLost(ChunkId, Meta, P),
     /// Committed versions in `(after, until]`, at most `max`. Answer: `Page`.
     List {
@@ -120,20 +123,21 @@ pub enum StoreOp<P> {
         after: Option<ChunkId>,
         /// End, inclusive.
         until: Option<ChunkId>,
-        /// How many.
+        /// Most versions to list.
         max: usize,
     },
-    /// Tombstones after this chunk, at most so many. Answer: `Page`.
+    /// Tombstones after this chunk, at most this many. Answer: `Page`.
     ListTombstones(Option<ChunkId>, usize),
-    /// Committed versions that the store has no bytes of, after this chunk, at most so many. Answer: `Page`.
+    /// Committed versions after this chunk without bytes in the store, at most this many. Answer:
+    /// `Page`.
     ListLost(Option<ChunkId>, usize),
     /// All staged versions. Answer: `Page`.
     ListStaged,
     /// Forget all staged versions, durably. Answer: `Done`.
     DiscardStaged,
-    /// Make everything before durable. Answer: `Done`.
+    /// Make all earlier operations durable. Answer: `Done`.
     Sync,
-    /// Remember durably that the target acted on this chain version. Answer: `Done`.
+    /// Record durably that the target acted on this chain version. Answer: `Done`.
     SaveVersion(ChainVersion),
 }
 
@@ -148,9 +152,9 @@ pub struct StageRequest<P> {
     pub written: ChainVersion,
     /// For the version's [`Meta`].
     pub tag: crate::message::Tag,
-    /// What to write.
+    /// The bytes or the change.
     pub write: Write<P>,
-    /// When to answer.
+    /// Durability at which to answer.
     pub durability: Ack,
 }
 
@@ -159,11 +163,11 @@ pub struct StageRequest<P> {
 pub struct ReadOp {
     /// The chunk.
     pub chunk: ChunkId,
-    /// The staged version that is wanted; `None` wants the committed one.
+    /// The wanted staged version; `None` for the committed one.
     pub version: Option<ChunkVersion>,
     /// First byte.
     pub offset: u32,
-    /// At most so many.
+    /// Most bytes to read.
     pub len: u32,
 }
 
@@ -172,9 +176,9 @@ pub struct ReadOp {
 pub enum StoreAnswer<P> {
     /// To `Lookup`: the committed version.
     Entry(Option<Meta>),
-    /// To `Lookup`: the committed version, of which there are no bytes.
+    /// To `Lookup`: the committed version, whose bytes are lost.
     Lost(Meta),
-    /// To `Stage` and `Put`: what the version holds.
+    /// To `Stage` and `Put`: content of the version.
     Staged(Content),
     /// To `Read`: the version and its bytes; a tombstone has none.
     Bytes(Option<(Meta, Option<P>)>),
@@ -189,31 +193,31 @@ pub enum StoreAnswer<P> {
     Done,
 }
 
-/// Why a store operation failed.
+/// Reason why a store operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreError {
     /// The disk is full.
     NoSpace,
-    /// The bytes that were to be read are damaged.
+    /// The requested bytes are damaged.
     Corrupt,
     /// The disk does not work.
     Io,
 }
 
-/// What a human should hear.
+/// Message for an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
     /// The store failed; the replica stopped.
     StoreFailed,
     /// Two replicas hold different bytes under one version; the replica stopped.
     Diverged(ChunkId),
-    /// The routing gives this replica a state that it cannot have come to; it stopped.
+    /// The routing gives this replica a state that it cannot have reached; it stopped.
     Impossible(TargetState),
     /// No other replica has a copy that could repair this chunk.
     Unrepairable(ChunkId),
-    /// This replica is brought up to date without the bytes of this chunk, which nobody has.
+    /// This replica is brought up to date without the bytes of this chunk, which no replica has.
     Lost(ChunkId),
-    /// A message that no replica sends was refused: its sender, as far as it tells, and the fault in it.
+    /// A message that no replica can send was refused: its claimed sender, and the fault in it.
     Refused(TargetId, &'static str),
 }
 

@@ -13,7 +13,7 @@ use crate::replica::{Found, Job, Replica, resend_due};
 use crate::slot::{Lock, Stage, Waiting};
 
 impl<P: Payload> Replica<P> {
-    /// Who must commit before this replica does.
+    /// The replica that must commit before this one.
     fn next_writer(&self) -> Option<TargetId> {
         let next = self.view.successor()?;
         let skip = mutated!(self, SyncingMissesWrites) && self.view.syncing() == Some(next);
@@ -27,7 +27,7 @@ impl<P: Payload> Replica<P> {
         let now = turn.now;
         let Some(pending) = self.pending_mut(chunk) else { return };
         let mut update = pending.update.clone();
-        // A syncing successor may lack the version that this one is made from.
+        // A syncing successor may lack the version that this one is based on.
         if syncing && !update.write.stands_alone() {
             let Some(whole) = pending.whole.clone() else { return self.read_whole(chunk, turn) };
             update.crc = whole.crc();
@@ -40,7 +40,8 @@ impl<P: Payload> Replica<P> {
         self.send(next, PeerBody::Forward { update, ready }, turn);
     }
 
-    /// Tells the successor once this replica and all above it have stored what it was sent before.
+    /// Sends `Ready` to the successor once this replica and all above it have stored the version
+    /// sent before.
     fn pass_ready(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let Some(next) = self.next_writer() else { return };
         let Some(pending) = self.pending_mut(chunk) else { return };
@@ -67,7 +68,7 @@ impl<P: Payload> Replica<P> {
             pending.above = true;
             return self.progress(chunk, turn);
         }
-        // Small messages may overtake large ones. What does not fit here comes again with the
+        // Small messages may overtake large ones. A `Ready` beyond the limit comes again with the
         // next copy of the `Forward`.
         if self.early.len() < CHAIN_PENDING_MAX {
             self.early.insert(chunk, (version, turn.now));
@@ -99,7 +100,7 @@ impl<P: Payload> Replica<P> {
                 pending.whole = Some(bytes);
                 self.pass_on(chunk, turn);
             }
-            // Damaged since it was staged; nobody below has it yet: stage it again.
+            // Damaged since it was staged, and not sent down yet: stage it again.
             None => self.stage(chunk, turn),
             Some(_) => {}
         }
@@ -129,7 +130,7 @@ impl<P: Payload> Replica<P> {
             && slot.known
             && update.version <= pending.update.version
         {
-            return; // A copy of what is under way, or older.
+            return; // A copy of the current version, or older.
         }
         let version = update.version;
         let queued = slot
@@ -142,7 +143,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// The lock is free: takes the version on, or answers that it is here already.
+    /// Accepts the version under the free lock, or acknowledges that it is here already.
     pub(crate) fn begin_forward(&mut self, update: Update<P>, turn: &mut Turn<'_, P>) {
         let chunk = update.chunk;
         let slot = self.slots.get(&chunk).expect("a slot was made for the update");
@@ -151,9 +152,9 @@ impl<P: Payload> Replica<P> {
         let collect = matches!(update.write, Write::Collect);
         let alone = self.view.state() == Some(millpond_types::cluster::TargetState::Syncing)
             && update.write.stands_alone();
-        // Versions of a syncing target that do not come from this chain's history (it missed
-        // a deletion and its collection, or others lost memory) also end up here; the resync
-        // has yet to compare them and will.
+        // A syncing target may also hold versions that do not come from this chain's history (it
+        // missed a deletion and its collection, or others lost memory). The resync will compare
+        // them later.
         let here = committed >= update.version || collect && committed != update.base;
         if here {
             self.ack(chunk, update.version, meta, turn);
@@ -222,13 +223,13 @@ impl<P: Payload> Replica<P> {
         if !pending.shared {
             return self.abandon(chunk, why, turn);
         }
-        // Others have it and may commit it: this replica must come to have it too.
+        // Others have it and may commit it, so this replica needs it too.
         if why == StoreError::Corrupt {
             self.begin_repair(chunk, turn);
         }
     }
 
-    /// Takes back an update that nobody else has seen, or will.
+    /// Takes back an update that no other replica has seen, or will see.
     pub(crate) fn abandon(&mut self, chunk: ChunkId, why: StoreError, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         let Some(pending) = slot.pending.take() else { return };
@@ -284,7 +285,7 @@ impl<P: Payload> Replica<P> {
         let grows = slot.committed_version() < meta.version;
         assert!(grows || !serving, "versions of a serving replica grow");
         self.pendings -= 1;
-        // Of what was committed before no good bytes are needed any more.
+        // The previously committed version needs no good bytes any more.
         (slot.lost, slot.repair) = (false, None);
         self.lost.remove(&chunk);
         if forget || matches!(pending.update.write, Write::Collect) {
@@ -311,7 +312,7 @@ impl<P: Payload> Replica<P> {
         self.pump(chunk, turn);
     }
 
-    /// Sends again what was not acknowledged, stages again what the store refused.
+    /// Sends unacknowledged versions again, and stages again those that the store refused.
     pub(crate) fn resend_forwards(&mut self, turn: &mut Turn<'_, P>) {
         let now = turn.now;
         self.early.retain(|_, (_, at)| !resend_due(Some(*at), now));
@@ -333,14 +334,14 @@ impl<P: Payload> Replica<P> {
         }
         for (chunk, since) in refused {
             if now.since(since).as_millis() > u128::from(CHAIN_WAIT_MS) {
-                // The others must not wait for ever: leave the chain, come back when empty.
+                // The other replicas must not wait for ever: leave the chain, come back when empty.
                 return self.fail(Alarm::StoreFailed, turn);
             }
             self.stage(chunk, turn);
         }
     }
 
-    /// The chain has a new version: everything under way is passed on in it.
+    /// Continues every pending version under a new version of the chain.
     pub(crate) fn resume_pendings(&mut self, new_tail: bool, turn: &mut Turn<'_, P>) {
         if mutated!(self, ForgetPending) {
             for slot in self.slots.values_mut() {
@@ -353,13 +354,13 @@ impl<P: Payload> Replica<P> {
         let head = self.view.is_head();
         self.early.clear();
         for (chunk, slot) in &mut self.slots {
-            // What an earlier predecessor sent counts no more; the new one sends it again.
+            // Messages of an earlier predecessor are void; the new one sends them again.
             slot.queue.retain(|waiting| matches!(waiting, Waiting::Update(..)));
             if slot.lock == Some(Lock::Send) {
                 slot.lock = None;
             }
             if let Some(repair) = &mut slot.repair {
-                repair.without.clear(); // Others may be there now.
+                repair.without.clear(); // Other replicas may be there now.
             }
             if let Some(pending) = &mut slot.pending {
                 // The successor may be another, and a resync must not miss this version.
@@ -378,19 +379,20 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Bytes that replicas below want this chain to give up, told once: they say it again.
+    /// Takes the bytes that replicas below want this chain to remove; they report again while
+    /// needed.
     pub fn take_excess_below(&mut self) -> u64 {
         std::mem::take(&mut self.space_below.excess)
     }
 
-    /// Tells the predecessor how full the disks are here and below.
+    /// Reports the free space here and below to the predecessor.
     pub(crate) fn room_tick(&mut self, turn: &mut Turn<'_, P>) {
         let Some(before) = self.view.predecessor() else { return };
         let below = self.view.successor().map_or(Space::AMPLE, |_| self.space_below);
         let space = self.space.and(below);
         let told = self.room_told;
         let news = told.is_none_or(|(room, _)| room != space.room);
-        // A lost message must not keep the head refusing.
+        // Sent again at times: after a lost message the head could refuse for ever.
         if news || resend_due(told.map(|(_, at)| at), turn.now) {
             self.room_told = Some((space.room, turn.now));
             self.send(before, PeerBody::Room(space), turn);

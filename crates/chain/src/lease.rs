@@ -1,8 +1,8 @@
 //! Read leases: held from the manager or from all peers, and granted to peers.
 //!
-//! The holder counts from the moment it asked and stops 10 % early; the giver counts from
-//! the moment it answered and stops 10 % late (`LEASE_SKEW_PERCENT`). Therefore only the rates of
-//! the two clocks matter, never their settings. Leases as in Gray & Cheriton, SOSP 1989.
+//! The holder counts from the moment it asked and stops 10 % early; the granter counts from the
+//! moment it answered and stops 10 % late (`LEASE_SKEW_PERCENT`). Therefore only the rates of the
+//! two clocks matter, never their settings. Leases as in Gray & Cheriton, SOSP 1989.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use millpond_types::limits::{CHAIN_TICK_MS, LEASE_SKEW_PERCENT, NODE_LEASE_MS, P
 
 use crate::view::View;
 
-/// How long a holder may use a lease of so many milliseconds.
+/// Time for which a holder may use a lease of `ms` milliseconds.
 const fn held(ms: u64) -> Duration {
     Duration::from_micros(ms * 10 * (100 - LEASE_SKEW_PERCENT) as u64)
 }
 
-/// How long a giver must honour a lease of so many milliseconds.
+/// Time for which a granter must honor a lease of `ms` milliseconds.
 const fn given(ms: u64) -> Duration {
     Duration::from_micros(ms * 10 * (100 + LEASE_SKEW_PERCENT) as u64)
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// The manager's, with the chain version it knew: a lease says nothing about a version that
+    /// The manager's lease, with the chain version it knew: the lease does not cover a version that
     /// the manager knows and this replica does not.
     manager: Option<(ChainVersion, Tick)>,
     manager_next: Option<(ChainVersion, Tick)>,
@@ -34,7 +34,7 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// The manager answered a heartbeat sent at `sent`.
+    /// Records the manager's answer to a heartbeat sent at `sent`.
     pub(crate) fn manager_answered(&mut self, sent: Tick, version: ChainVersion, view: &View) {
         let lease = (version, sent.plus(held(NODE_LEASE_MS)));
         let place =
@@ -44,14 +44,14 @@ impl Leases {
         }
     }
 
-    /// A peer granted what was asked at `sent`.
+    /// Records a peer's grant for the request sent at `sent`.
     pub(crate) fn peer_granted(&mut self, peer: TargetId, sent: Tick) {
         let until = sent.plus(held(PEER_LEASE_MS));
         let known = self.peers.entry(peer).or_insert(until);
         *known = (*known).max(until);
     }
 
-    /// A new version of the chain is acted on.
+    /// Switches to a new version of the chain.
     pub(crate) fn adopt(&mut self, view: &View) {
         if let Some(next) = self.manager_next.take_if(|(version, _)| *version <= view.version())
             && self.manager.is_none_or(|(_, until)| until < next.1)
@@ -69,14 +69,15 @@ impl Leases {
         self.manager.is_some_and(|(_, until)| now < until)
     }
 
-    /// The syncing target counts as a peer: when it is up to date, the step that drops the last
-    /// serving one promotes it. A target without any peer cannot be replaced.
+    /// Whether all peers' grants are valid. The syncing target counts as a peer: when it is up to
+    /// date, the step that drops the last serving one promotes it. A target without any peer cannot
+    /// be replaced.
     fn peers_valid(&self, now: Tick, view: &View) -> bool {
         let granted = |peer| self.peers.get(&peer).is_some_and(|until| now < *until);
         view.holders().into_iter().all(granted)
     }
 
-    /// The manager is silent: it is time to ask the peers, before the old lease ends.
+    /// Whether to ask the peers, as the manager is silent and its lease ends soon.
     pub(crate) fn must_ask_peers(&self, now: Tick, view: &View) -> bool {
         let soon = now.plus(Duration::from_millis(NODE_LEASE_MS / 4));
         let peers_soon = now.plus(Duration::from_millis(6 * CHAIN_TICK_MS));
@@ -88,25 +89,25 @@ impl Leases {
         self.granted.insert(peer, now.plus(given(PEER_LEASE_MS)));
     }
 
-    /// A grant to a target that does not serve in `next` is still running.
+    /// Whether a grant to a target that does not serve in `next` is still valid.
     pub(crate) fn forbids(&mut self, next: &View, now: Tick) -> bool {
         self.granted.retain(|_, until| now < *until);
         self.granted.keys().any(|peer| !next.serves(*peer))
     }
 
-    /// No grant of an earlier life of this process runs longer than until here.
+    /// Time by which all grants of an earlier life of this process have ended.
     pub(crate) fn silence_until(start: Tick) -> Tick {
         start.plus(given(PEER_LEASE_MS))
     }
 
-    /// The replica stopped serving.
+    /// Drops all held leases: the replica stopped serving.
     pub(crate) fn drop_held(&mut self) {
         self.manager = None;
         self.manager_next = None;
         self.peers.clear();
     }
 
-    /// Deliberate bug: what was granted is forgotten.
+    /// Deliberate bug: granted leases are forgotten.
     #[cfg(feature = "mutations")]
     pub(crate) fn forget_granted(&mut self) {
         self.granted.clear();

@@ -1,8 +1,8 @@
-//! Chunks that are lost here are looked for again when others take part in writes: a good copy that comes back
-//! is fetched without a read or the scrubber.
+//! The search for chunks that are lost here, repeated when other replicas take part in writes: a
+//! good copy that comes back is fetched without a read or the scrubber.
 //!
-//! Lists of a resync compare versions only, and a lost chunk has the version of a good one. So a target that
-//! is filled is up to date only once it has asked for what it has without bytes.
+//! Lists of a resync compare versions only, and a lost chunk has the version of a good one. So a
+//! syncing target is up to date only once it has asked for the chunks that it lacks bytes of.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,17 +17,18 @@ use crate::replica::{Found, Job, Replica};
 /// One round over all chunks that are lost here.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mend {
-    /// Of those that only the memory calls so: not looked at yet.
+    /// Unchecked chunks that only the replica's memory marks as lost.
     damaged: VecDeque<ChunkId>,
-    /// The store's list was looked at up to here.
+    /// Position in the store's list.
     cursor: Option<ChunkId>,
     listed: bool,
-    /// Under way; bounded as searches are.
+    /// Searches in flight; bounded like all repairs.
     open: BTreeSet<ChunkId>,
 }
 
 impl<P: Payload> Replica<P> {
-    /// A new version of the chain: others may have what nobody had.
+    /// Starts a round for a new version of the chain: other replicas may have copies that were
+    /// missing before.
     pub(crate) fn mend_restart(&mut self, turn: &mut Turn<'_, P>) {
         let writers: BTreeSet<(TargetId, TargetState)> = self.view.writers().collect();
         let news = !writers.is_subset(&self.mend_writers);
@@ -42,7 +43,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Looks for as many more as bounds allow; the round is over when nothing is left.
+    /// Starts as many more searches as the bounds allow; the round ends when nothing is left.
     pub(crate) fn mend_tick(&mut self, turn: &mut Turn<'_, P>) {
         let Some(mut mend) = self.mend.take() else { return };
         mend.open.retain(|chunk| self.searching(*chunk) || self.looking(*chunk));
@@ -73,7 +74,7 @@ impl<P: Payload> Replica<P> {
         for (chunk, _) in items {
             self.begin_repair(*chunk, turn);
             if !self.searching(*chunk) {
-                left_out = true; // Reads have begun searches meanwhile: with the next tick.
+                left_out = true; // Reads have begun searches in the meantime: continue with the next tick.
                 break;
             }
             if let Some(mend) = &mut self.mend {
@@ -95,7 +96,7 @@ impl<P: Payload> Replica<P> {
         self.jobs.values().any(|job| matches!(job, Job::Recheck(of) if *of == chunk))
     }
 
-    /// Reads the place here anew, and searches for a copy when it still is damaged.
+    /// Reads the damaged place again, and searches for a copy if it is still damaged.
     pub(crate) fn look_again(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         if self.slots.get(&chunk).is_some_and(|slot| slot.lost) {
             return self.begin_repair(chunk, turn); // There is nothing to read.
@@ -114,12 +115,12 @@ impl<P: Payload> Replica<P> {
     ) {
         match found {
             Some(Some((meta, Some(_)))) => self.on_whole_read(chunk, meta),
-            Some(_) => {} // Removed meanwhile.
+            Some(_) => {} // Removed in the meantime.
             None => self.begin_repair(chunk, turn),
         }
     }
 
-    /// The place could be read after all.
+    /// Unmarks a chunk that could be read after all.
     pub(crate) fn on_whole_read(&mut self, chunk: ChunkId, meta: &Meta) {
         if self.lost.get(&chunk) == Some(meta) {
             self.lost.remove(&chunk);

@@ -1,4 +1,4 @@
-//! What clients and replicas say to each other about chunks.
+//! Messages of clients and replicas about chunks.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub trait Payload: Clone + fmt::Debug {
     /// Number of bytes.
     fn len(&self) -> usize;
 
-    /// Checksum of the bytes as they arrived here, not as their sender claims.
+    /// Checksum computed over the received bytes, not the one that the sender claims.
     fn crc(&self) -> Crc32c;
 
     /// True when there are no bytes.
@@ -20,7 +20,7 @@ pub trait Payload: Clone + fmt::Debug {
     }
 }
 
-/// A writer: one client and one of its channels. It has one update under way at a time.
+/// A writer: one client and one of its channels. It has one update in flight at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
     /// The client, a random number made at its start. 0 is the chain itself.
@@ -30,62 +30,62 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Set in the channel of lanes that bury.
+    /// Set in the channel of lanes for burials.
     const BURIAL: u32 = 1 << 31;
 
-    /// The lane in which this writer buries ([`Op::Bury`]); its own channels are below 2^31.
+    /// The lane for burials of this writer ([`Op::Bury`]); its own channels are below 2^31.
     #[must_use]
     pub const fn burial(self) -> Self {
         Self { channel: self.channel | Self::BURIAL, ..self }
     }
 
-    /// Tombstones of this lane mark what was deleted while it was on its way here.
+    /// Whether tombstones of this lane mark chunks that were deleted while they were moving here.
     #[must_use]
     pub const fn is_burial(&self) -> bool {
         self.channel & Self::BURIAL != 0
     }
 }
 
-/// How full a replica's disk is.
+/// Free space of a replica's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Whether it has room for more updates than are under way.
+    /// Whether it has room for more updates than are in flight.
     pub room: bool,
-    /// Bytes that this chain should give up, where it may, so that it keeps some.
+    /// Bytes that this chain should remove, if it may, so that the disk keeps free space.
     pub excess: u64,
 }
 
 impl Space {
-    /// Of a disk that wants for nothing.
+    /// Space of a disk with plenty of room.
     pub const AMPLE: Self = Self { room: true, excess: 0 };
 
-    /// Of two replicas: room only where both have it, and what the fuller one needs.
+    /// Combines two replicas: room only if both have it, and the excess of the fuller one.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self { room: self.room && other.room, excess: self.excess.max(other.excess) }
     }
 }
 
-/// Names one update for ever: a retry carries the tag of its first attempt.
+/// Id of one update for ever: a retry carries the tag of its first attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag {
-    /// Who writes.
+    /// The writer.
     pub lane: Lane,
     /// Grows by at least one with every update of the lane.
     pub sequence: u64,
 }
 
-/// What a chunk holds at one version.
+/// Content of a chunk at one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Bytes.
     Data {
-        /// How many.
+        /// Number of bytes.
         len: u32,
         /// Their checksum.
         crc: Crc32c,
     },
-    /// Nothing: it was deleted, and the version of the deletion is remembered.
+    /// Nothing: it was deleted, and the version of the deletion is kept.
     Tombstone,
 }
 
@@ -96,7 +96,7 @@ pub struct Meta {
     pub version: ChunkVersion,
     /// The chain version under which the head admitted the update that made it.
     pub written: ChainVersion,
-    /// What it holds.
+    /// Its content.
     pub content: Content,
     /// The update that made it.
     pub tag: Tag,
@@ -113,12 +113,12 @@ impl Meta {
     }
 }
 
-/// What a client wants done to a chunk.
+/// A client's operation on a chunk.
 #[derive(Clone, Debug)]
 pub enum Op<P> {
     /// Write the whole chunk unless it exists.
     Put(P),
-    /// Write the whole chunk, whatever was there.
+    /// Write the whole chunk, replacing any present one.
     Replace(P),
     /// Write a part; a gap before it is filled with zeros.
     Write {
@@ -136,15 +136,15 @@ pub enum Op<P> {
     },
     /// Delete.
     Remove,
-    /// A chunk of a slot that moves here: write it unless it exists, or was buried.
+    /// Write a chunk of a slot that moves here, unless it exists or was buried.
     Import(P),
-    /// Delete in a slot that moves here: leaves a tombstone even where nothing is, since the chunk
-    /// may be on its way. Its tag is of a [`Lane::burial`], which tells the tombstone from others.
+    /// Delete in a slot that moves here: leaves a tombstone even without a chunk, since the chunk
+    /// may still arrive. Its tag is of a [`Lane::burial`], which distinguishes the tombstone.
     Bury,
-    /// Write the whole chunk unless it exists, once all updates that were under way have ended: from
-    /// then on updates that name it as their seal are refused.
+    /// Write the whole chunk unless it exists, once all updates in flight have ended. From then on
+    /// updates that name it as their seal are refused.
     Seal(P),
-    /// Is there a chunk? Answered after all updates of it that came before. Nobody remembers it: any
+    /// Report whether a chunk exists, after all earlier updates of it. It is not recorded, so any
     /// tag will do.
     Probe,
 }
@@ -167,38 +167,38 @@ impl<P> Op<P> {
 /// A client's update of a chunk.
 #[derive(Clone, Debug)]
 pub struct UpdateRequest<P> {
-    /// Chain version the client believes in.
+    /// Chain version known to the client.
     pub version: ChainVersion,
-    /// Chain version it believed in at the first attempt.
+    /// Chain version known to the client at the first attempt.
     pub issued: ChainVersion,
-    /// Names the update.
+    /// Id of the update.
     pub tag: Tag,
     /// The chunk.
     pub chunk: ChunkId,
-    /// What to do.
+    /// The operation.
     pub op: Op<P>,
     /// Checksum of the payload as the client computed it.
     pub crc: Crc32c,
-    /// When each replica may call it stored.
+    /// Durability at which each replica may call it stored.
     pub durability: Ack,
-    /// Not while there is this chunk, which another client put there with [`Op::Seal`].
+    /// Refuse the update while this chunk exists; another client writes it with [`Op::Seal`].
     pub seal: Option<ChunkId>,
 }
 
 /// A client's read of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest {
-    /// Chain version the client believes in.
+    /// Chain version known to the client.
     pub version: ChainVersion,
     /// The chunk.
     pub chunk: ChunkId,
     /// First byte wanted.
     pub offset: u32,
-    /// At most so many bytes.
+    /// Most bytes wanted.
     pub len: u32,
 }
 
-/// What a replica writes, after the head has decided what the operation means.
+/// The write of a replica, after the head has decided the meaning of the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<P> {
     /// The whole chunk.
@@ -217,7 +217,7 @@ pub enum Write<P> {
     },
     /// A deletion that leaves a tombstone.
     Tombstone,
-    /// The end of a tombstone: the chunk is as if it had never been.
+    /// The end of a tombstone: as if the chunk had never existed.
     Collect,
 }
 
@@ -230,7 +230,7 @@ impl<P: Payload> Write<P> {
         }
     }
 
-    /// True when the version before does not matter.
+    /// True when the previous version does not matter.
     pub(crate) const fn stands_alone(&self) -> bool {
         !matches!(self, Self::Part { .. } | Self::Truncate { .. })
     }
@@ -241,7 +241,7 @@ impl<P: Payload> Write<P> {
 pub struct Update<P> {
     /// The chunk.
     pub chunk: ChunkId,
-    /// Names the update.
+    /// Id of the update.
     pub tag: Tag,
     /// The version it is made from; 0 when the chunk did not exist.
     pub base: ChunkVersion,
@@ -249,21 +249,21 @@ pub struct Update<P> {
     pub version: ChunkVersion,
     /// The chain version under which the head admitted it.
     pub written: ChainVersion,
-    /// What to write.
+    /// The write.
     pub write: Write<P>,
     /// Checksum of the payload.
     pub crc: Crc32c,
-    /// When a replica may call it stored.
+    /// Durability at which a replica may call it stored.
     pub durability: Ack,
 }
 
-/// What one replica says to another. Every message carries the sender's chain version and
-/// counts only for a receiver that acts on the same one.
+/// A message of one replica to another. It carries the sender's chain version and is valid only for
+/// a receiver that acts on the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer<P> {
     /// The sender's chain version.
     pub version: ChainVersion,
-    /// What it says.
+    /// Its content.
     pub body: PeerBody<P>,
 }
 
@@ -285,7 +285,7 @@ impl<P: Payload> Peer<P> {
 pub enum PeerBody<P> {
     /// To the successor: store this and pass it on.
     Forward {
-        /// What to store.
+        /// The version to store.
         update: Update<P>,
         /// The sender and all above it have stored it.
         ready: bool,
@@ -303,26 +303,26 @@ pub enum PeerBody<P> {
         chunk: ChunkId,
         /// The version.
         version: ChunkVersion,
-        /// What is committed here, to compare; `None` when the chunk is gone.
+        /// The version committed here, to compare; `None` when the chunk is gone.
         meta: Option<Meta>,
     },
     /// The sender knows a newer version of the chain.
     Stale,
-    /// To the tail: which version is committed?
+    /// To the tail: asks for the committed version.
     TailQuery {
-        /// Names the question.
+        /// Id of the question.
         nonce: u64,
         /// The chunk.
         chunk: ChunkId,
     },
     /// From the tail.
     TailAnswer {
-        /// Names the question.
+        /// Id of the question.
         nonce: u64,
         /// The committed version; 0 when there is none.
         committed: ChunkVersion,
     },
-    /// To the other serving targets: may I read for a second?
+    /// To the other serving targets: asks for a peer lease.
     LeaseAsk {
         /// The asker's clock, echoed in the grant.
         sent: millpond_types::Tick,
@@ -332,13 +332,13 @@ pub enum PeerBody<P> {
         /// The asker's clock when it asked.
         sent: millpond_types::Tick,
     },
-    /// From a promoted target to its predecessor: do you act on this version?
+    /// From a promoted target to its predecessor: asks whether it acts on this version.
     JoinAsk,
-    /// Yes.
+    /// It does.
     JoinAnswer,
-    /// Send me the committed version of this chunk; mine is damaged.
+    /// Asks for the committed version of this chunk, as the sender's copy is damaged.
     Fetch {
-        /// Names the search, for [`PeerBody::NoCopy`]; 0 wants none.
+        /// Id of the search, for [`PeerBody::NoCopy`]; 0 requests none.
         nonce: u64,
         /// The chunk.
         chunk: ChunkId,
@@ -352,14 +352,14 @@ pub enum PeerBody<P> {
         /// Its bytes.
         bytes: P,
     },
-    /// To `Fetch`: the sender has no good bytes of the chunk, and none are on their way to it.
+    /// To `Fetch`: the sender has no good bytes of the chunk, and none are in flight to it.
     NoCopy {
-        /// Names the search.
+        /// Id of the search.
         nonce: u64,
         /// The chunk.
         chunk: ChunkId,
     },
-    /// How the disks of the sender and all below it are.
+    /// Free space of the disks of the sender and all below it.
     Room(Space),
     /// One step of a resync.
     Sync(SyncBody<P>),
@@ -368,18 +368,18 @@ pub enum PeerBody<P> {
 /// Messages of a resync: from the source (the last serving target) and from the sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncBody<P> {
-    /// Source: how far are you?
+    /// Source: asks for the sink's progress.
     Hello,
-    /// Sink: so far.
+    /// Sink: its progress.
     Progress {
-        /// Everything up to this chunk was compared; `None` before the first.
+        /// All chunks up to this one were compared; `None` before the first.
         cursor: Option<ChunkId>,
-        /// Everything is equal and stored durably.
+        /// All chunks are equal and stored durably.
         done: bool,
     },
-    /// Source: these are my chunks in `(after, until]`; which of yours differ?
+    /// Source: its chunks in `(after, until]`, to compare.
     List {
-        /// Names the page.
+        /// Id of the page.
         nonce: u64,
         /// Begin, exclusive; all before it are equal.
         after: Option<ChunkId>,
@@ -388,46 +388,47 @@ pub enum SyncBody<P> {
         /// The chunks, in order.
         items: Vec<(ChunkId, Meta)>,
     },
-    /// Sink: these, up to `until`.
+    /// Sink: the chunks up to `until` that differ.
     Differ {
-        /// Names the page.
+        /// Id of the page.
         nonce: u64,
-        /// End of what was compared, inclusive; `None` is the end of all chunks.
+        /// End of the compared range, inclusive; `None` is the end of all chunks.
         until: Option<ChunkId>,
-        /// What the sink has of each chunk that differs.
+        /// The sink's state of each chunk that differs.
         items: Vec<(ChunkId, Option<Meta>)>,
     },
-    /// Source: make your chunk like this, if it still is as you said.
+    /// Source: gives a chunk this state, if the sink's is still as it reported.
     Put {
         /// The chunk.
         chunk: ChunkId,
-        /// What the sink said it has.
+        /// The state that the sink reported.
         expect: Option<Meta>,
-        /// What it shall have; `None` removes it.
+        /// The new state; `None` removes it.
         meta: Option<Meta>,
         /// Its bytes, unless it is removed or a tombstone.
         bytes: Option<P>,
     },
-    /// Source: as `Put`, of a chunk of which nobody who takes part has good bytes. Remember which version
-    /// it is and that it is lost.
+    /// Source: like `Put`, for a chunk of which no participant has good bytes. The sink records its
+    /// version, and that it is lost.
     Lost {
         /// The chunk.
         chunk: ChunkId,
-        /// What the sink said it has.
+        /// The state that the sink reported.
         expect: Option<Meta>,
-        /// The version that is lost.
+        /// The lost version.
         meta: Meta,
-        /// What the store keeps beside the bytes, as a payload without any.
+        /// The label that the store keeps beside the bytes, as a payload without any.
         label: P,
     },
-    /// Sink: this is what I have now.
+    /// Sink: its current state of a chunk.
     Has {
         /// The chunk.
         chunk: ChunkId,
-        /// What the sink has.
+        /// The sink's state.
         meta: Option<Meta>,
     },
-    /// Source: all pages are compared; remember these writers and make everything durable.
+    /// Source: all pages are compared; the sink must record these writers and make everything
+    /// durable.
     Finish {
         /// The last update of each lane.
         lanes: Vec<LaneRecord>,
@@ -441,12 +442,12 @@ pub enum SyncBody<P> {
 pub struct LaneRecord {
     /// The lane and its last sequence.
     pub tag: Tag,
-    /// What was answered.
+    /// The answer it got.
     pub answer: Answer,
 }
 
-/// The final answer to an update. Also one that changed nothing is remembered: a copy of the
-/// request that arrives later must not change something then.
+/// The final answer to an update. An answer that changed nothing is recorded too: a late copy of
+/// the request must not change anything either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It was done.
@@ -467,14 +468,14 @@ impl<P> From<Answer> for Reply<P> {
     }
 }
 
-/// What an update did.
+/// Result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The chunk it changed.
     pub chunk: ChunkId,
     /// The version it made.
     pub version: ChunkVersion,
-    /// What the chunk held then.
+    /// The chunk's content after it.
     pub content: Content,
 }
 
@@ -488,7 +489,7 @@ pub enum Reply<P> {
         /// Its version.
         version: ChunkVersion,
     },
-    /// There is no such chunk: of a read, `Truncate` or `Remove`.
+    /// The chunk does not exist, for a read, `Truncate` or `Remove`.
     NotFound,
     /// The bytes read.
     Data {
@@ -496,20 +497,20 @@ pub enum Reply<P> {
         version: ChunkVersion,
         /// Length of the whole chunk.
         chunk_len: u32,
-        /// The bytes asked for, as far as the chunk reaches.
+        /// The requested bytes, up to the end of the chunk.
         bytes: P,
     },
-    /// Not done. A client that gives an update up after this must call its outcome unknown: an
-    /// earlier copy of the request may still be under way.
+    /// Not done. A client that gives an update up after this must treat its outcome as unknown: an
+    /// earlier copy of the request may still be in flight.
     Refused(Refusal),
 }
 
-/// Why a request was not done, and what its client should do about it.
+/// The reason why a request was not done, and how its client should react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The chain has this newer version: learn it, send again.
+    /// The chain has this newer version: fetch it, send again.
     Stale(ChainVersion),
-    /// This replica has not heard of the request's chain version yet: send again soon.
+    /// This replica does not know the request's chain version yet: send again soon.
     Behind,
     /// This replica cannot answer now (not serving, no lease, not the head): ask another.
     NotServing,
@@ -519,14 +520,14 @@ pub enum Refusal {
     NoSpace,
     /// This replica's copy is damaged; it is being repaired. Ask another.
     Corrupt,
-    /// The payload is not what the client sent: send it again.
+    /// The payload differs from the one that the client sent: send it again.
     BadChecksum,
     /// Offset or length beyond what a chunk can hold.
     Invalid,
     /// A later update of the same lane was done: the client itself gave this one up.
     Superseded,
-    /// Whether the update was done before the chain lost its memory is unknowable.
+    /// The chain lost its memory, so it cannot know whether the update was done before.
     Undecided,
-    /// There is the seal that the update names. No copy of it will be done as long as it is there.
+    /// The seal that the update names exists. No copy of the update will be done while it does.
     Sealed,
 }

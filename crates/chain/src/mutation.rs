@@ -1,9 +1,9 @@
-//! Deliberate protocol bugs, so that the simulator can prove that it would see them.
+//! Deliberate protocol bugs, which prove that the simulator would detect them.
 //!
-//! They exist only with the cargo feature `mutations`, which only `millpond-sim` asks for.
-//! Without it `mutated!` is the constant `false` and the names below do not exist.
+//! They exist only with the cargo feature `mutations`, which only `millpond-sim` enables. Without
+//! it `mutated!` is the constant `false` and the names below do not exist.
 
-/// True when this replica was told to make the named mistake.
+/// True when this replica was given the named bug.
 #[cfg(feature = "mutations")]
 macro_rules! mutated {
     ($replica:expr, $name:ident) => {
@@ -11,7 +11,7 @@ macro_rules! mutated {
     };
 }
 
-/// No mistakes are built in.
+/// No bugs are built in.
 #[cfg(not(feature = "mutations"))]
 macro_rules! mutated {
     ($replica:expr, $name:ident) => {
@@ -35,7 +35,7 @@ pub enum Mutation {
     SkipTailQuery,
     /// A replica with a pending version answers that one without asking the tail.
     ReadPending,
-    /// Reads go on after the lease ran out.
+    /// Reads continue after the lease ran out.
     ReadWithoutLease,
     /// A lease is counted from the answer instead of from the question.
     LeaseFromAnswer,
@@ -49,13 +49,13 @@ pub enum Mutation {
     CommitBeforeReady,
     /// The head answers when its own stage is done.
     AckBeforeTail,
-    /// Retries are done again.
+    /// Retries are executed again.
     NoDedup,
-    /// A resync does not hand over what is known of writers.
+    /// A resync does not hand over the records of writers.
     NoDedupHandover,
-    /// A change of the chain forgets updates that were under way.
+    /// A change of the chain forgets updates in flight.
     ForgetPending,
-    /// A new tail answers before it knows what the tail before it had committed.
+    /// A new tail answers before it knows the versions that the previous tail had committed.
     TrustInherited,
     /// The syncing target answers tail queries.
     SyncingIsTail,
@@ -63,9 +63,9 @@ pub enum Mutation {
     SyncingMissesWrites,
     /// A resync leaves out chunks that are locked by a write when their turn comes.
     ResyncSkipsLocked,
-    /// A resync's put is applied whatever the sink has meanwhile.
+    /// A resync's put is applied even if the sink's chunk has changed.
     ResyncIgnoresExpect,
-    /// A target calls itself up to date after a gap in the chain versions it saw.
+    /// A target reports itself up to date after a gap in the chain versions it saw.
     UpToDateAfterGap,
     /// A deletion leaves no tombstone.
     ForgetTombstone,
@@ -73,9 +73,9 @@ pub enum Mutation {
     CollectAtOnce,
     /// `disk` updates are passed on and acknowledged without waiting for the disk.
     StageNotDurable,
-    /// The last serving target drops what was staged when it comes back.
+    /// The last serving target drops staged versions when it comes back.
     LastServingDropsStaged,
-    /// A restarted replica goes on in the state it finds in the routing.
+    /// A restarted replica continues in the state it finds in the routing.
     ServeAfterRestart,
     /// A promoted target reads before its predecessor acts on the promotion.
     SkipJoin,
@@ -83,9 +83,9 @@ pub enum Mutation {
     SkipChecksum,
     /// A seal is written while updates that name it are under way.
     SealAtOnce,
-    /// Updates pass while the seal that they name is under way.
+    /// Updates pass while the seal that they name is in flight.
     PassUnderSeal,
-    /// A resync does not go on without the bytes of a chunk that nobody has.
+    /// A resync does not continue without the bytes of a chunk that no replica has.
     LostHoldsResync,
     /// A damaged chunk is handed on as lost before others were asked for a copy.
     LostUnasked,
@@ -97,7 +97,7 @@ pub enum Mutation {
 
 #[cfg(feature = "mutations")]
 impl Mutation {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 31] = [
         Self::SkipTailQuery,
         Self::ReadPending,

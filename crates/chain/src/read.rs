@@ -1,7 +1,7 @@
-//! Reads: any serving replica, and the tail's word while a version is pending.
+//! Reads: by any serving replica, with the tail's answer while a version is pending.
 //!
-//! Apportioned queries as in CRAQ (Terrace & Freedman, USENIX ATC 2009, section 2.3). A question
-//! is asked anew for each read: an answer given before the read began may be older than what
+//! Apportioned queries as in CRAQ (Terrace & Freedman, USENIX ATC 2009, section 2.3). Each read
+//! asks the tail again: an answer given before the read began may be older than a version that
 //! another client has read since.
 
 use millpond_types::cluster::{ChunkVersion, TargetId};
@@ -22,11 +22,11 @@ pub(crate) struct Reading {
     read: ReadRequest,
     since: Tick,
     sent: Tick,
-    /// The tail has answered: this version, once it is staged here.
+    /// The version that the tail answered; the read waits until it is staged here.
     decided: Option<ChunkVersion>,
 }
 
-/// What a replica knows of a chunk that a read asks for.
+/// State of a chunk for a read.
 enum Known {
     Committed,
     Nothing,
@@ -66,11 +66,13 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// True when the committed version of `chunk` in the store is the answer to a read that arrived
-    /// before `now`, the monotonic clock read after it: the shell may read the store by itself, as
-    /// [`Event::Read`](crate::Event::Read) would. All effects of earlier steps must be carried
-    /// out, and the store's read must begin before the next step. Bytes found damaged are told with
-    /// [`Event::Damaged`](crate::Event::Damaged).
+    /// Whether the committed version of `chunk` in the store answers a read that arrived before
+    /// `now`.
+    ///
+    /// `now` is the monotonic clock, read after the arrival. If true, the shell may read the store
+    /// by itself, as [`Event::Read`](crate::Event::Read) would. All effects of earlier steps must
+    /// be executed before, and the store's read must begin before the next step. Report damaged
+    /// bytes with [`Event::Damaged`](crate::Event::Damaged).
     #[must_use]
     pub fn committed_now(&self, now: Tick, chunk: ChunkId) -> bool {
         self.reads_allowed(now) && matches!(self.known(chunk), Known::Committed)
@@ -133,7 +135,7 @@ impl<P: Payload> Replica<P> {
         turn: &mut Turn<'_, P>,
     ) {
         if !self.speaks_as_tail(turn.now) {
-            return; // The asker asks again, or gives up.
+            return; // The asking replica asks again, or gives up.
         }
         let slot = self.slot(chunk, turn);
         if slot.inherited() {
@@ -184,8 +186,8 @@ impl<P: Payload> Replica<P> {
             reading.decided = Some(committed);
             return self.wake_reads(read.chunk, turn);
         }
-        // What was pending is committed here by now, or not yet at the tail: either way the
-        // committed version is the tail's, or newer.
+        // The version that was pending is committed here by now, or not yet at the tail: either way
+        // the committed version is the tail's, or newer.
         self.reads.remove(&nonce);
         self.read_store(request, read, None, turn);
     }
@@ -245,7 +247,7 @@ impl<P: Payload> Replica<P> {
         turn.emit(Effect::Reply(request, reply));
     }
 
-    /// Asks again, and gives up what waited too long.
+    /// Asks again, and gives up reads that waited too long.
     pub(crate) fn reads_tick(&mut self, turn: &mut Turn<'_, P>) {
         let now = turn.now;
         let mut again = Vec::new();

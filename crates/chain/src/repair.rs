@@ -12,7 +12,7 @@ use crate::replica::{Found, Job, Replica, resend_due};
 use crate::slot::{Lock, Repair, Slot, Stage};
 
 impl<P: Payload> Replica<P> {
-    /// The scrubber or a read met bad bytes.
+    /// Starts the repair of a chunk with damaged bytes, found by the scrubber or a read.
     pub(crate) fn on_damaged(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         if self.writes() {
             self.begin_repair(chunk, turn);
@@ -25,7 +25,7 @@ impl<P: Payload> Replica<P> {
         }
         let repairs = self.slots.values().filter(|slot| slot.repair.is_some()).count();
         if repairs >= CHAIN_REPAIRS_MAX {
-            return; // The scrubber, or the next read, meets it again.
+            return; // The scrubber, or the next read, finds it again.
         }
         let now = turn.now;
         let searching = self.slot(chunk, turn).repair.is_some();
@@ -47,7 +47,7 @@ impl<P: Payload> Replica<P> {
         let open: Vec<TargetId> =
             holders.iter().copied().filter(|holder| !repair.without.contains(holder)).collect();
         if open.is_empty() || repair.asked > 4 * holders.len() {
-            // Gone for now; a pending version that needs it starts the search again.
+            // Lost for now; a pending version that needs it starts the search again.
             slot.repair = None;
             turn.emit(Effect::Alarm(Alarm::Unrepairable(chunk)));
             return self.pump(chunk, turn);
@@ -57,7 +57,7 @@ impl<P: Payload> Replica<P> {
         self.send(holder, PeerBody::Fetch { nonce, chunk }, turn);
     }
 
-    /// Another replica's copy is damaged.
+    /// Sends a good copy to a replica with a damaged one.
     pub(crate) fn on_fetch(
         &mut self,
         from: TargetId,
@@ -66,7 +66,7 @@ impl<P: Payload> Replica<P> {
         turn: &mut Turn<'_, P>,
     ) {
         let read = ReadOp { chunk, version: None, offset: 0, len: u32::MAX };
-        // What is read may be replaced before it is answered: then the answer says nothing.
+        // The bytes may be replaced before the answer: then a failure proves nothing.
         let nonce = if self.copy_may_come(chunk) { 0 } else { nonce };
         self.store(Job::Fetch(from, chunk, nonce), StoreOp::Read(read), turn);
     }
@@ -86,7 +86,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Other bytes are about to take the place of those that are committed here.
+    /// Whether other bytes are about to replace the committed ones here.
     fn copy_may_come(&self, chunk: ChunkId) -> bool {
         let changes = |slot: &Slot<P>| {
             let lock = matches!(slot.lock, Some(Lock::Restore | Lock::Install { .. }));
@@ -95,7 +95,7 @@ impl<P: Payload> Replica<P> {
         self.slots.get(&chunk).is_some_and(changes)
     }
 
-    /// Another replica's copy is damaged as well, or it has none.
+    /// Notes that another replica's copy is damaged as well, or absent.
     pub(crate) fn on_no_copy(
         &mut self,
         from: TargetId,
@@ -109,10 +109,10 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Asks the next one; when all have none, the chunk is lost for now.
+    /// Asks the next replica; when none has a copy, the chunk is lost for now.
     fn rule_out(&mut self, holder: TargetId, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
-        // A pending version: others may commit soon what is missing here.
+        // With a pending version, others may soon commit the bytes that are missing here.
         if !slot.known || slot.pending.is_some() || slot.lock == Some(Lock::Restore) {
             return;
         }
@@ -149,21 +149,22 @@ impl<P: Payload> Replica<P> {
             let failed = matches!(pending.stage, Stage::Failed(StoreError::Corrupt, _));
             let update = &mut pending.update;
             if failed && update.version == meta.version && update.tag == meta.tag {
-                // The holder has committed what could not be made from the damaged base.
+                // The holder has committed the version that could not be made from the damaged
+                // base.
                 update.crc = bytes.crc();
                 update.write = Write::Whole(bytes);
                 slot.repair = None;
                 return self.stage(chunk, turn);
             }
             if !failed {
-                return; // The version under way may replace the damaged one.
+                return; // The pending version may replace the damaged one.
             }
         }
         if slot.committed == Some(meta) {
             slot.lock = Some(Lock::Restore);
             self.store(Job::Restore(chunk), StoreOp::Restore(chunk, meta, bytes), turn);
         } else if slot.pending.is_none() && self.view.syncing() == Some(from) {
-            // It is to get this version from here. What others have is not to be missed for that.
+            // It will get this version from here, so its own copies are not needed.
             self.rule_out(from, chunk, turn);
         } else if slot.pending.is_none() && !serving {
             // It comes with the resync.
@@ -189,7 +190,7 @@ impl<P: Payload> Replica<P> {
         self.pump(chunk, turn);
     }
 
-    /// Whether a pending version waits for what was to be restored.
+    /// Whether a pending version waits for the restored bytes.
     fn end_restore(&mut self, chunk: ChunkId) -> bool {
         let Some(slot) = self.slots.get_mut(&chunk) else { return false };
         assert!(slot.lock == Some(Lock::Restore), "only a repair restores");
@@ -198,15 +199,15 @@ impl<P: Payload> Replica<P> {
         slot.pending.is_some()
     }
 
-    /// The committed version has no bytes here and, when they were last asked, no good ones anywhere: nothing can
-    /// be made from it.
+    /// Whether the committed version has no bytes here and, when the others were last asked, no
+    /// good ones anywhere: nothing can be made from it.
     pub(crate) fn is_lost(&self, chunk: ChunkId) -> bool {
         let Some(slot) = self.slots.get(&chunk) else { return false };
         slot.lost || slot.committed.is_some() && self.lost.get(&chunk) == slot.committed.as_ref()
     }
 
-    /// No serving replica is left that has seen the pending version, which was never stored here and so
-    /// committed nowhere. Who left forgets it before it comes back.
+    /// Whether no serving replica is left that has seen the pending version, which was never stored
+    /// here and so never committed. Replicas that left forget it before they come back.
     fn has_alone(&self, chunk: ChunkId) -> bool {
         let alone = self.view.is_head() && self.view.is_tail();
         let pending = self.slots.get(&chunk).and_then(|slot| slot.pending.as_ref());

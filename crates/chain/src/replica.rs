@@ -1,4 +1,4 @@
-//! The state machine's state and the door through which events come in.
+//! The state of the state machine and the entry point for events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,12 +25,12 @@ use crate::slot::{Slot, Waiting};
 use crate::source::Source;
 use crate::view::View;
 
-/// What a replica is doing with its place in the chain.
+/// Role of a replica in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Started, and not yet sure that the chain has noticed that it was away.
+    /// Started, and not yet sure that the chain has noticed its absence.
     Down,
-    /// Works, and has no part in reads or writes.
+    /// Running, without a part in reads or writes.
     Idle,
     /// On its way from `Idle` to the state in the view: `SaveVersion`, then the staged versions.
     Entering,
@@ -38,14 +38,14 @@ pub(crate) enum Mode {
     Syncing,
     /// Takes part in writes and, once joined, answers reads.
     Serving {
-        /// No other replica answers tail queries in the place of this one any more.
+        /// No other replica answers tail queries in its place any more.
         joined: bool,
     },
     /// Stopped by itself; only a restart helps.
     Failed,
 }
 
-/// What a store operation was for.
+/// Purpose of a store operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Job {
     Lookup(ChunkId),
@@ -68,20 +68,21 @@ pub(crate) enum Job {
     ListStaged,
 }
 
-/// Names a replica and says what it knew before it was started.
+/// Identity of a replica, and its saved state from before the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// The chain.
     pub chain: ChainId,
-    /// The target of it that this replica is.
+    /// The target that this replica is.
     pub target: TargetId,
     /// The last version that `StoreOp::SaveVersion` saved on the target's disk; 0 when none.
     pub saved: ChainVersion,
     /// How long tombstones are kept, in milliseconds; `limits::DEDUP_KEEP_MS` in production. No
-    /// client's message may be under way for longer.
+    /// client's message may be in flight for longer.
     pub tombstone_keep_ms: u64,
-    /// The same for tombstones of what a node removed by itself; `limits::EVICTED_KEEP_MS` in
-    /// production. No message between replicas may be under way for longer.
+    /// How long tombstones of a node's own removals are kept, in milliseconds;
+    /// `limits::EVICTED_KEEP_MS` in production. No message between replicas may be in flight for
+    /// longer.
     pub evicted_keep_ms: u64,
 }
 
@@ -92,23 +93,23 @@ pub struct Replica<P: Payload> {
     pub(crate) identity: Identity,
     pub(crate) mode: Mode,
     pub(crate) view: View,
-    /// The newest version heard of, when it is not acted on yet.
+    /// The newest known version, if it is not adopted yet.
     pub(crate) next: Option<Chain>,
-    /// Was the tail in the version acted on before.
+    /// Whether it was the tail in the previous version.
     pub(crate) was_tail: bool,
-    /// Grants of an earlier life of this process have run out from here on.
+    /// Time by which grants of an earlier life of this process have ended.
     pub(crate) silent_until: Tick,
     pub(crate) restarted: bool,
     pub(crate) retired: bool,
     pub(crate) retire_wanted: bool,
     pub(crate) slots: BTreeMap<ChunkId, Slot<P>>,
     pub(crate) jobs: BTreeMap<Token, Job>,
-    /// Stages and installs under way, also those nobody waits for any more: what is staged is
+    /// Stages and installs in flight, including those without a waiter: the staged versions are
     /// known only once they have ended.
     pub(crate) storing: BTreeSet<Token>,
     pub(crate) names: u64,
     pub(crate) pendings: usize,
-    /// `Ready` that overtook its `Forward`.
+    /// `Ready` messages that overtook their `Forward`.
     pub(crate) early: BTreeMap<ChunkId, (ChunkVersion, Tick)>,
     pub(crate) reads: BTreeMap<u64, Reading>,
     pub(crate) dedup: Dedup,
@@ -118,10 +119,11 @@ pub struct Replica<P: Payload> {
     pub(crate) source: Option<Source<P>>,
     pub(crate) sink: Sink,
     pub(crate) seals: Seals<P>,
-    /// Chunks whose committed version is damaged here and, when they were asked, on all others.
+    /// Chunks with a committed version that is damaged here and, when the others were asked,
+    /// everywhere.
     pub(crate) lost: BTreeMap<ChunkId, Meta>,
     pub(crate) mend: Option<Mend>,
-    /// Who took part in writes when lost chunks were last looked for.
+    /// The replicas that took part in writes at the last search for lost chunks.
     pub(crate) mend_writers: BTreeSet<(TargetId, TargetState)>,
     pub(crate) collector: Collector,
     pub(crate) budget: i64,
@@ -135,7 +137,7 @@ pub struct Replica<P: Payload> {
 
 impl<P: Payload> Replica<P> {
     /// A replica whose process has just started at `now`. It first waits until the chain has
-    /// noticed that it was away.
+    /// noticed its absence.
     #[must_use]
     pub fn new(identity: Identity, now: Tick) -> Self {
         let nowhere = Chain { id: identity.chain, ..Chain::default() };
@@ -177,16 +179,16 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Makes this replica make one deliberate mistake.
+    /// Gives this replica one deliberate bug.
     #[cfg(feature = "mutations")]
     pub const fn mutate(&mut self, mutation: crate::mutation::Mutation) {
         self.mutation = Some(mutation);
     }
 
-    /// Takes one event in and appends what is to be done to `effects`, in order.
+    /// Processes one event and appends the effects, in order.
     ///
     /// `now` is this process' monotonic clock, read after the event was taken from its queue: a
-    /// process that slept in between must not answer under a lease that ended meanwhile.
+    /// process that slept in between must not answer under a lease that ended in the meantime.
     pub fn step(&mut self, now: Tick, event: Event<P>, effects: &mut Vec<Effect<P>>) {
         let turn = &mut Turn { now, effects };
         match event {
@@ -203,15 +205,16 @@ impl<P: Payload> Replica<P> {
             Event::Damaged(chunk) => self.on_damaged(chunk, turn),
             Event::Space(space) => self.space = space,
             Event::Budget { bytes } => {
-                // What was sent beyond it is paid off first; what was not needed is not kept.
+                // An overdraft is paid off first; unused budget expires.
                 let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
                 self.budget = self.budget.saturating_add(bytes).min(bytes);
                 self.source_send(turn);
             }
             Event::Retire(wanted) => {
                 self.retire_wanted = wanted;
-                // Once OFFLINE was reported the chain may go on without this replica at any time,
-                // heard of or not: it must not read again in this version.
+                // Once OFFLINE was reported the chain may continue without this replica at any
+                // time, even before the replica hears of it: it must not read again in this
+                // version.
                 self.retired = wanted || self.retired && self.writes();
             }
             Event::Tick => self.on_tick(turn),
@@ -236,7 +239,7 @@ impl<P: Payload> Replica<P> {
         self.room_tick(turn);
     }
 
-    /// Takes part in writes in the view's version.
+    /// Whether it takes part in writes in the view's version.
     pub(crate) const fn writes(&self) -> bool {
         matches!(self.mode, Mode::Syncing | Mode::Serving { .. })
     }
@@ -245,7 +248,7 @@ impl<P: Payload> Replica<P> {
         matches!(self.mode, Mode::Serving { .. })
     }
 
-    /// May answer reads and tail queries now.
+    /// Whether it may answer reads and tail queries now.
     pub(crate) fn reads_allowed(&self, now: Tick) -> bool {
         let joined = self.mode == Mode::Serving { joined: true }
             || mutated!(self, SkipJoin) && self.serving();
@@ -300,72 +303,75 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// What this replica last asked to be reported.
+    /// The last report that this replica requested.
     #[must_use]
     pub const fn local_report(&self) -> Option<LocalReport> {
         self.reported
     }
 
-    /// The version of the chain that this replica acts on; 0 when it has heard of none.
+    /// The version of the chain that this replica acts on; 0 when it knows none.
     #[must_use]
     pub const fn chain_version(&self) -> ChainVersion {
         self.view.version()
     }
 
-    /// Is the serving head in that version: updates go here.
+    /// Whether it is the serving head in that version, to which updates go.
     #[must_use]
     pub fn is_head_serving(&self) -> bool {
         self.serving() && self.view.is_head()
     }
 
-    /// May answer reads and tail queries now: serving, joined, not leaving, under a lease.
+    /// Whether it may answer reads and tail queries now: serving, joined, not leaving, under a
+    /// lease.
     #[must_use]
     pub fn may_read(&self, now: Tick) -> bool {
         self.reads_allowed(now)
     }
 
-    /// May answer reads on the manager's lease, without the word of any peer.
+    /// Whether it may answer reads on the manager's lease, without any peer's grant.
     #[cfg(feature = "mutations")]
     #[must_use]
     pub fn leased_by_manager(&self, now: Tick) -> bool {
         self.reads_allowed(now) && self.leases.manager_valid(now)
     }
 
-    /// A version of the chunk is between stage and commit.
+    /// Whether a version of the chunk is between stage and commit.
     #[cfg(feature = "mutations")]
     #[must_use]
     pub fn is_pending(&self, chunk: ChunkId) -> bool {
         self.slots.get(&chunk).is_some_and(|slot| slot.pending.is_some())
     }
 
-    /// The replica stopped by itself: the shell opens its store anew and makes another.
+    /// Whether the replica stopped by itself: the shell then reopens its store and makes a new
+    /// replica.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.mode == Mode::Failed
     }
 
-    /// True when an update of this tag was done here, may have been, or is under way: a copy of it
-    /// gets its answer even where the update itself would not be taken any more.
+    /// True when an update of this tag was done here, may have been, or is in flight: a copy of it
+    /// gets its answer even if the update itself would be refused now.
     #[must_use]
     pub fn knows(&self, chunk: ChunkId, tag: Tag, issued: ChainVersion) -> bool {
         let under_way = self.slots.get(&chunk).is_some_and(|slot| slot.has(tag));
         under_way || self.dedup.knows(tag) || issued < self.dedup.complete_since
     }
 
-    /// The chunks that something is happening to, in order.
+    /// The busy chunks, in order.
     pub fn busy(&self) -> impl Iterator<Item = ChunkId> {
         self.slots.keys().copied()
     }
 
-    /// The chain has gone on without this target for good: its data may be deleted. A target's
-    /// number is never used again, and what it took part in last is older than this.
+    /// Whether the chain has continued without this target for good: its data may be deleted. A
+    /// target's number is never used again, and the last version with this target is older than the
+    /// current one.
     #[must_use]
     pub fn left(&self) -> bool {
         let version = self.view.version();
         version > self.identity.saved && self.view.state().is_none()
     }
 
-    /// How many chunks something is happening to.
+    /// Number of busy chunks.
     #[must_use]
     pub fn busy_chunks(&self) -> usize {
         self.slots.len()
@@ -407,8 +413,8 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// True when the message is not for the version of the chain acted on here. A sender that is
-    /// behind hears so; one that is ahead sends again once this replica caught up.
+    /// True when the message is not for the current version of the chain. A sender that is behind
+    /// gets a notice; one that is ahead sends again once this replica caught up.
     fn fenced(&self, from: TargetId, message: &Peer<P>, turn: &mut Turn<'_, P>) -> bool {
         let mine = self.view.version();
         if message.version > mine {
@@ -451,7 +457,8 @@ impl<P: Payload> Replica<P> {
             }
             (Job::Whole(chunk), result) => self.on_whole(chunk, bytes_of(result), turn),
             (Job::Restore(chunk), Ok(_)) => self.on_restored(chunk, turn),
-            // No room for the good bytes now; the scrubber, or the next read, meets the bad ones again.
+            // No room for the good bytes now; the scrubber, or the next read, finds the bad ones
+            // again.
             (Job::Restore(chunk), Err(_)) => self.on_not_restored(chunk, turn),
             (Job::Read(request, chunk, wanted), result) => {
                 self.on_bytes(request, (chunk, wanted), result, turn);
@@ -485,12 +492,12 @@ impl<P: Payload> Replica<P> {
             (Job::ListStaged, Ok(StoreAnswer::Page { items, .. })) => {
                 self.on_staged_list(&items, turn);
             }
-            // A store that cannot list, save or look up does not work.
+            // A store that cannot list, save or look up has failed.
             _ => self.fail(Alarm::StoreFailed, turn),
         }
     }
 
-    /// The slot of a chunk; a new one first asks the store what is committed.
+    /// The slot of a chunk; a new one first asks the store for the committed version.
     pub(crate) fn slot(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) -> &mut Slot<P> {
         let new = !self.slots.contains_key(&chunk);
         if new {
@@ -526,7 +533,7 @@ impl<P: Payload> Replica<P> {
     }
 
     /// Puts `waiting` in the chunk's queue and starts it when the lock is free. False when the
-    /// queue is full: it is dropped.
+    /// queue is full: then it is dropped.
     #[must_use]
     pub(crate) fn enqueue(
         &mut self,
@@ -543,7 +550,7 @@ impl<P: Payload> Replica<P> {
         true
     }
 
-    /// Starts what waits for the chunk until something holds its lock; forgets an idle slot.
+    /// Starts the chunk's waiting operations until one holds its lock; forgets an idle slot.
     pub(crate) fn pump(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         while let Some(slot) = self.slots.get_mut(&chunk) {
             if slot.idle() {
@@ -568,8 +575,8 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Forgets everything under way. What is staged stays on the disk: the last serving target
-    /// will need it.
+    /// Forgets everything in flight. Staged versions stay on the disk: the last serving target will
+    /// need them.
     pub(crate) fn reset(&mut self, turn: &mut Turn<'_, P>) {
         let version = self.next.as_ref().map_or(self.view.version(), |next| next.version);
         for slot in std::mem::take(&mut self.slots).into_values() {
@@ -607,12 +614,12 @@ impl<P: Payload> Replica<P> {
     }
 }
 
-/// Time to send something again that was sent at `sent`.
+/// Whether to send again a message that was sent at `sent`.
 pub(crate) fn resend_due(sent: Option<Tick>, now: Tick) -> bool {
     sent.is_none_or(|sent| now.since(sent).as_millis() >= u128::from(CHAIN_RESEND_MS))
 }
 
-/// What a read of the store found: a version and, unless it is a tombstone, its bytes.
+/// Result of a read of the store: a version and, unless it is a tombstone, its bytes.
 pub(crate) type Found<P> = Option<(Meta, Option<P>)>;
 
 /// The answer of a read; `None` when it failed.

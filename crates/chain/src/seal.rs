@@ -1,10 +1,10 @@
-//! Seals: from when on the chunks whose updates name one stay as they are.
+//! Seals: once a seal is written, the chunks whose updates name it stay unchanged.
 //!
-//! The head alone decides, so what counts is its order. It asks the store for the seal before each
-//! update that names one, and begins none while the seal is under way. The seal itself waits for all
-//! updates that were pending when its turn came, whoever admitted them: those of a head before this
-//! one are pending here too. So when a seal is answered, whatever named it is committed or refused.
-//! A head that comes later has the seal as it has all that was committed.
+//! The head alone decides, so only its order matters. It asks the store for the seal before each
+//! update that names one, and begins none while the seal is in flight. The seal itself waits for
+//! all updates that were pending when its turn came, whichever head admitted them: those of an
+//! earlier head are pending here too. So when a seal is answered, every update that names it is
+//! committed or refused. A later head has the seal like every committed chunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,15 +18,15 @@ use crate::replica::Replica;
 use crate::slot::{Lock, Waiting};
 use crate::update::BUSY_HINT_MS;
 
-/// What is before an update.
+/// Condition for starting an update.
 pub(crate) enum Gate {
-    /// Nothing.
+    /// It may start.
     Open,
-    /// It is not begun.
+    /// It must not start.
     Closed(Refusal),
-    /// Whether there is this seal is not known here.
+    /// The store must first be asked for this seal.
     Ask(ChunkId),
-    /// It is a seal, and updates of these chunks are under way.
+    /// It is a seal, and updates of these chunks are in flight.
     Drain(BTreeSet<ChunkId>),
 }
 
@@ -35,12 +35,12 @@ pub(crate) enum Gate {
 struct Drain<P> {
     request: RequestId,
     body: UpdateRequest<P>,
-    /// Chunks whose pending version of then has not ended.
+    /// Chunks with a pending version from that time that has not ended.
     left: BTreeSet<ChunkId>,
     since: Tick,
 }
 
-/// Who waits for a seal, and which seals wait.
+/// Updates that wait for a seal, and seals that wait for updates.
 #[derive(Debug)]
 pub(crate) struct Seals<P> {
     asking: BTreeMap<ChunkId, BTreeSet<ChunkId>>,
@@ -61,7 +61,7 @@ impl<P> Seals<P> {
 }
 
 impl<P: Payload> Replica<P> {
-    /// Whether an update whose turn has come can begin.
+    /// Whether an update whose turn has come may start.
     pub(crate) fn gate(&mut self, body: &UpdateRequest<P>, turn: &mut Turn<'_, P>) -> Gate {
         if matches!(body.op, Op::Seal(_)) {
             return self.before_seal(body.chunk);
@@ -75,7 +75,8 @@ impl<P: Payload> Replica<P> {
         if slot.committed.as_ref().and_then(Meta::data).is_some() {
             return Gate::Closed(Refusal::Sealed);
         }
-        // It may come to nothing: only what is committed tells a client that it must not go on here.
+        // The pending seal may fail: only a committed one tells a client that it must not continue
+        // here.
         if (slot.locked() || !slot.queue.is_empty()) && !pass {
             return Gate::Closed(Refusal::Busy(BUSY_HINT_MS));
         }
@@ -87,13 +88,13 @@ impl<P: Payload> Replica<P> {
         if committed.as_ref().and_then(Meta::data).is_some() || mutated!(self, SealAtOnce) {
             return Gate::Open;
         }
-        // Which of them name it nobody remembers; the others end as soon.
+        // It is not recorded which of them name the seal; waiting for all takes no longer.
         let pending = self.slots.iter().filter(|(_, slot)| slot.pending.is_some());
         let under_way: BTreeSet<ChunkId> = pending.map(|(chunk, _)| *chunk).collect();
         if under_way.is_empty() { Gate::Open } else { Gate::Drain(under_way) }
     }
 
-    /// Puts an update back until the store has said whether there is its seal.
+    /// Puts an update back until the store has answered whether its seal exists.
     pub(crate) fn await_seal(&mut self, seal: ChunkId, request: RequestId, body: UpdateRequest<P>) {
         let chunk = body.chunk;
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
@@ -102,7 +103,7 @@ impl<P: Payload> Replica<P> {
         self.seals.asking.entry(seal).or_default().insert(chunk);
     }
 
-    /// The store has said what is committed of a chunk: begins the updates that name it.
+    /// Starts the updates that name a seal, once the store has answered for it.
     pub(crate) fn tell_of_seal(&mut self, seal: ChunkId, turn: &mut Turn<'_, P>) {
         for chunk in self.seals.asking.remove(&seal).unwrap_or_default() {
             self.unlock(chunk, Lock::Ask);
@@ -110,7 +111,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Has a seal wait for what is under way.
+    /// Makes a seal wait for the updates in flight.
     pub(crate) fn drain(
         &mut self,
         left: BTreeSet<ChunkId>,
@@ -124,7 +125,7 @@ impl<P: Payload> Replica<P> {
         self.seals.draining.insert(seal, Drain { request, body, left, since });
     }
 
-    /// A pending version has ended: writes the seals that waited for nothing else.
+    /// Notes that a pending version has ended, and writes the seals that waited only for it.
     pub(crate) fn drain_ended(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let mut free = Vec::new();
         for (seal, drain) in &mut self.seals.draining {
@@ -140,8 +141,8 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Lets go of seals that waited too long: an update that waits for a copy of damaged bytes must not
-    /// keep those that have them from being written.
+    /// Gives up seals that waited too long: an update that waits for a copy of damaged bytes must
+    /// not keep them from being written.
     pub(crate) fn drain_tick(&mut self, turn: &mut Turn<'_, P>) {
         let wait = u128::from(CHAIN_WAIT_MS);
         let late = |drain: &Drain<P>| turn.now.since(drain.since).as_millis() > wait;

@@ -1,4 +1,4 @@
-//! Resync, the receiving side: the syncing target compares, installs, and says when it is done.
+//! Resync, the receiving side: the syncing target compares, installs, and reports when it is done.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::mutation::mutated;
 use crate::replica::{Job, Replica};
 use crate::slot::{Install, Lock, Waiting};
 
-/// A page of the source's list, while the own store's list is on its way.
+/// A page of the source's list, while the local store is being listed.
 #[derive(Clone, Debug)]
 struct Page {
     nonce: u64,
@@ -22,9 +22,9 @@ struct Page {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sink {
-    /// Everything up to here is equal to the source.
+    /// All chunks up to here are equal to the source's.
     cursor: Option<ChunkId>,
-    /// Everything is, durably.
+    /// All chunks are equal, durably.
     pub(crate) done: bool,
     page: Option<Page>,
 }
@@ -49,7 +49,7 @@ impl<P: Payload> Replica<P> {
     ) {
         let (nonce, after, until) = page;
         if self.sink.page.as_ref().is_some_and(|page| page.nonce >= nonce) {
-            return; // A copy of what is being compared, or older.
+            return; // A copy of the page being compared, or older.
         }
         self.sink.cursor = self.sink.cursor.max(after);
         self.sink.page = Some(Page { nonce, until, items });
@@ -65,7 +65,7 @@ impl<P: Payload> Replica<P> {
         turn: &mut Turn<'_, P>,
     ) {
         let Some(page) = self.sink.page.take() else { return };
-        // With many chunks that the source lacks the own list may end before the page does.
+        // With many chunks that the source lacks, the local list may end before the page does.
         let until = if complete { page.until } else { mine.last().map(|(chunk, _)| *chunk) };
         let theirs = page.items.into_iter().filter(|(chunk, _)| until.is_none_or(|u| *chunk <= u));
         let mut differ: BTreeMap<ChunkId, (Option<Meta>, Option<Meta>)> =
@@ -87,7 +87,8 @@ impl<P: Payload> Replica<P> {
         let _dropped_when_full = self.enqueue(chunk, Waiting::Install(install), turn);
     }
 
-    /// The chunk is free: makes it what the source wants, if it still is what the source thinks.
+    /// Gives the free chunk the source's state, if its own is still the one that the source
+    /// expects.
     pub(crate) fn begin_install(
         &mut self,
         chunk: ChunkId,
@@ -121,7 +122,7 @@ impl<P: Payload> Replica<P> {
         self.store(Job::Install(chunk), StoreOp::Stage(stage), turn);
     }
 
-    /// Nobody has the bytes: it is known which version there was, and that nobody may read it.
+    /// Records the version of a chunk whose bytes no replica has, and that it must not be read.
     fn install_lost(
         &mut self,
         chunk: ChunkId,
@@ -133,7 +134,7 @@ impl<P: Payload> Replica<P> {
         let empty = mutated!(self, LostAsEmpty);
         let (Some(slot), Some(label)) = (self.slots.get_mut(&chunk), label) else { return };
         if meta.data().is_none_or(|(len, _)| len == 0) {
-            return; // Of a deletion, or of nothing, no bytes can be lost.
+            return; // A deletion or an empty chunk has no bytes to lose.
         }
         if nothing {
             return self.sink_say(SyncBody::Has { chunk, meta: Some(meta) }, turn);
@@ -176,7 +177,7 @@ impl<P: Payload> Replica<P> {
             return;
         }
         if self.mend.is_some() {
-            return; // Some of what is lost here may be had; the source says it again.
+            return; // Some of the lost chunks may be found; the source asks again.
         }
         if mutated!(self, NoDedupHandover) {
             self.dedup.complete_since = ChainVersion(0);

@@ -1,4 +1,4 @@
-//! One chunk that something is happening to: its lock, its pending version, its queue.
+//! One busy chunk: its lock, its pending version, its queue.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -8,14 +8,14 @@ use millpond_types::cluster::{ChunkVersion, TargetId};
 use crate::event::{RequestId, StoreError};
 use crate::message::{Content, Meta, Op, Tag, Update, UpdateRequest};
 
-/// How far the local copy of a pending version is.
+/// Progress of the local copy of a pending version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The store is at it.
+    /// The store is writing it.
     Running,
-    /// Stored, as durably as asked.
+    /// Stored, with the requested durability.
     Done(Content),
-    /// The store refused at this time; tried again.
+    /// The store refused at this time; it is tried again.
     Failed(StoreError, Tick),
 }
 
@@ -27,33 +27,34 @@ pub(crate) struct Pending<P> {
     /// The client to answer, at the head.
     pub(crate) waiter: Option<RequestId>,
     pub(crate) stage: Stage,
-    /// It is stored as the committed version at once.
+    /// Whether it is stored as the committed version at once.
     pub(crate) direct: bool,
-    /// When the store was first asked.
+    /// Time of the first request to the store.
     pub(crate) since: Tick,
-    /// All above have stored it. Until then it must not be committed, and so not be read: they
-    /// could lose it and be the ones that bring the chain back.
+    /// Whether all above have stored it. Until then it must not be committed, and so not be read:
+    /// they could lose it and be the ones that bring the chain back.
     pub(crate) above: bool,
-    /// The successor knows that all above it have.
+    /// Whether the successor knows that all above it have stored it.
     pub(crate) told_ready: bool,
-    /// The successor committed it.
+    /// Whether the successor committed it.
     pub(crate) acked: bool,
-    /// What the successor committed, to compare with the own stage.
+    /// The version that the successor committed, to compare with the local stage.
     pub(crate) acked_meta: Option<Meta>,
-    /// When it was last passed on in this version of the chain.
+    /// Time when it was last passed on in this version of the chain.
     pub(crate) sent: Option<Tick>,
-    /// Another replica has it, or had: it may have been committed and read there.
+    /// Whether another replica has it, or had: it may have been committed and read there.
     pub(crate) shared: bool,
-    /// It was stored here at least once. Before that nobody commits it.
+    /// Whether it was stored here at least once. Before that no replica commits it.
     pub(crate) stored: bool,
     /// All bytes of the version, for a successor that lacks the version before.
     pub(crate) whole: Option<P>,
-    /// The store is reading them.
+    /// Whether the store is reading them.
     pub(crate) reading_whole: bool,
-    /// It was under way when this replica became the tail: the tail before may have committed it
-    /// and shown it to readers. Until it is committed here nobody can say which version is.
+    /// Whether it was in flight when this replica became the tail: the previous tail may have
+    /// committed it and shown it to readers. Until it is committed here, the committed version is
+    /// unknown.
     pub(crate) inherited: bool,
-    /// The tail said so: reads may answer this version.
+    /// Whether the tail reported it as committed: reads may answer this version.
     pub(crate) known_committed: bool,
 }
 
@@ -79,17 +80,17 @@ impl<P> Pending<P> {
         }
     }
 
-    /// The store is making it the committed version.
+    /// Whether the store is making it the committed version.
     pub(crate) const fn is_put(&self) -> bool {
         self.direct && matches!(self.stage, Stage::Running)
     }
 
-    /// Stored here and by all above.
+    /// Whether it is stored here and by all above.
     pub(crate) const fn ready(&self) -> bool {
         self.above && matches!(self.stage, Stage::Done(_))
     }
 
-    /// What the version will be once committed.
+    /// The version's metadata once committed.
     pub(crate) const fn meta(&self, content: Content) -> Meta {
         Meta {
             version: self.update.version,
@@ -100,40 +101,40 @@ impl<P> Pending<P> {
     }
 }
 
-/// Something that waits for the chunk.
+/// An operation that waits for the chunk.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting<P> {
     Update(RequestId, UpdateRequest<P>),
     Forward(Update<P>),
     TailQuery(TargetId, u64),
-    /// The source of a resync wants the lock.
+    /// The source of a resync needs the lock.
     Send,
-    /// The sink of a resync wants the lock.
+    /// The sink of a resync needs the lock.
     Install(Install<P>),
-    /// A tombstone of this version has been kept long enough.
+    /// A tombstone of this version is old enough to be collected.
     Collect(ChunkVersion),
 }
 
-/// What a resync's source wants the sink to have.
+/// The state that a resync's source wants the sink to have.
 #[derive(Clone, Debug)]
 pub(crate) struct Install<P> {
     pub(crate) expect: Option<Meta>,
     pub(crate) meta: Option<Meta>,
     pub(crate) bytes: Option<P>,
-    /// Nobody has the bytes: these are none.
+    /// Whether the bytes are lost: then there are none here.
     pub(crate) lost: bool,
 }
 
-/// Who holds the lock, when it is not a pending version.
+/// Holder of the lock, when it is not a pending version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// The source of a resync, until the sink has the chunk.
     Send,
-    /// The sink of a resync, until this version is stored, or that it is lost.
+    /// The sink of a resync, until this version, or its loss, is stored.
     Install { meta: Meta, lost: bool },
     /// Repair, until good bytes are in place.
     Restore,
-    /// The next update names a seal that the store is asked for.
+    /// The next update, while the store is asked for its seal.
     Ask,
     /// A seal that waits for the updates before it.
     Drain,
@@ -143,19 +144,19 @@ pub(crate) enum Lock {
 #[derive(Clone, Debug)]
 pub(crate) struct Repair {
     pub(crate) nonce: u64,
-    /// How many were asked: the next one is another.
+    /// Number of requests so far; it selects the next replica to ask.
     pub(crate) asked: usize,
     pub(crate) sent: Tick,
-    /// Who said since the search began that it has none.
+    /// Replicas that reported since the search began that they have no copy.
     pub(crate) without: BTreeSet<TargetId>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Slot<P> {
-    /// The store has said what is committed.
+    /// Whether the store has reported the committed version.
     pub(crate) known: bool,
     pub(crate) committed: Option<Meta>,
-    /// The store has no bytes of the committed version.
+    /// Whether the store has no bytes of the committed version.
     pub(crate) lost: bool,
     pub(crate) pending: Option<Pending<P>>,
     pub(crate) lock: Option<Lock>,
@@ -184,12 +185,12 @@ impl<P> Slot<P> {
         !self.known || self.pending.is_some() || self.lock.is_some()
     }
 
-    /// Nobody can say which version is committed.
+    /// Whether the committed version is unknown.
     pub(crate) fn inherited(&self) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.inherited)
     }
 
-    /// An update of this tag is pending or queued.
+    /// Whether an update of this tag is pending or queued.
     pub(crate) fn has(&self, tag: Tag) -> bool {
         let queued = |waiting: &Waiting<P>| match waiting {
             Waiting::Update(_, body) => body.tag == tag && !matches!(body.op, Op::Probe),
@@ -200,7 +201,7 @@ impl<P> Slot<P> {
             || self.queue.iter().any(queued)
     }
 
-    /// Nothing happens to the chunk: the store alone needs to know it.
+    /// Whether the slot can be forgotten: the store alone needs to know the chunk.
     pub(crate) fn idle(&self) -> bool {
         !self.locked() && self.queue.is_empty() && self.repair.is_none()
     }

@@ -1,9 +1,10 @@
-//! Resync, the giving side: the last serving target brings the syncing one up to date.
+//! Resync, the sending side: the last serving target brings the syncing one up to date.
 //!
-//! New writes reach the syncing target through the chain from the first moment, so only what is
-//! older has to be compared. The source sends its list page by page, the sink answers what differs,
-//! and each difference is sent under the chunk's lock here: no write of it is under way then. The
-//! sink applies it only if it still has what it said, so that late copies of messages do no harm.
+//! New writes reach the syncing target through the chain from the first moment, so only older
+//! versions have to be compared. The source sends its list page by page, the sink answers with the
+//! differences, and each is sent under the chunk's lock here, so that no write of it is in flight
+//! then. The sink applies it only if its chunk is still as it reported, so late copies of messages
+//! do no harm.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,30 +18,30 @@ use crate::mutation::mutated;
 use crate::replica::{Found, Job, Replica, bytes_of, resend_due};
 use crate::slot::{Install, Lock, Waiting};
 
-/// What the source waits for.
+/// The event that the source waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// The sink's progress.
     Hello,
-    /// The own store's list.
+    /// The local store's list.
     Listing,
     /// The sink's comparison.
     Comparing(Vec<(ChunkId, Meta)>),
-    /// Differences on their way.
+    /// Transfers in flight.
     Sending,
     /// The sink to make everything durable.
     Finish,
     Done,
 }
 
-/// One chunk on its way.
+/// The transfer of one chunk.
 #[derive(Clone, Debug)]
 struct SendJob<P> {
     expect: Option<Meta>,
-    /// Under the lock, with the bytes at hand: what to send.
+    /// Whether the chunk is locked and its bytes are read, so that it can be sent.
     ready: bool,
     bytes: Option<P>,
-    /// Nobody has the bytes: these are the label alone.
+    /// Whether the bytes are lost: then these are the label alone.
     lost: bool,
     sent: Option<Tick>,
 }
@@ -50,26 +51,26 @@ pub(crate) struct Source<P> {
     sink: TargetId,
     phase: Phase,
     nonce: u64,
-    /// Everything up to here is equal.
+    /// All chunks up to here are equal.
     cursor: Option<ChunkId>,
     /// End of the page under way; `None` is the end of all chunks.
     until: Option<ChunkId>,
     sent: Option<Tick>,
     todo: VecDeque<(ChunkId, Option<Meta>)>,
     jobs: BTreeMap<ChunkId, SendJob<P>>,
-    /// Chunks of the page whose bytes are damaged here, in these versions, and of which everybody else
-    /// said to have no good copy.
+    /// Chunks of the page that are damaged here in these versions, and of which all others reported
+    /// no good copy.
     lost: BTreeMap<ChunkId, Meta>,
 }
 
-/// How far a resync is, for people.
+/// Progress of a resync, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResyncProgress {
     /// The target being brought up to date.
     pub sink: TargetId,
-    /// Everything up to this chunk is equal.
+    /// All chunks up to this one are equal.
     pub cursor: Option<ChunkId>,
-    /// The sink has everything.
+    /// Whether the sink has all chunks.
     pub done: bool,
 }
 
@@ -82,7 +83,7 @@ impl<P: Payload> Replica<P> {
         Some(ResyncProgress { sink: source.sink, cursor: source.cursor, done })
     }
 
-    /// A new version of the chain: begins where the sink says it is.
+    /// Starts for a new version of the chain, at the position that the sink reports.
     pub(crate) fn source_restart(&mut self, turn: &mut Turn<'_, P>) {
         let mine =
             |job: &Job| matches!(job, Job::SourceList(_) | Job::SendRead(_) | Job::SendLabel(_));
@@ -193,9 +194,9 @@ impl<P: Payload> Replica<P> {
         self.source_send(turn);
     }
 
-    /// Starts as many transfers as bounds and budget allow, and goes on when the page is done.
+    /// Starts as many transfers as bounds and budget allow, and continues when the page is done.
     pub(crate) fn source_send(&mut self, turn: &mut Turn<'_, P>) {
-        // What is put back meanwhile has its turn with the next call.
+        // Chunks put back during this call have their turn with the next one.
         let mut turns = self.source.as_ref().map_or(0, |source| source.todo.len());
         loop {
             let budget = self.budget > 0;
@@ -208,8 +209,8 @@ impl<P: Payload> Replica<P> {
                 if source.until.is_some() {
                     return self.list_next(turn);
                 }
-                // The sink may be promoted after this: it must have what the tail before may
-                // have committed.
+                // The sink may be promoted after this: it must have all versions that the previous
+                // tail may have committed.
                 if self.slots.values().any(crate::slot::Slot::inherited) {
                     return;
                 }
@@ -241,7 +242,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Later: the chunk is too busy, or damaged here and under repair.
+    /// Postpones a chunk that is too busy, or damaged here and under repair.
     fn put_back(&mut self, chunk: ChunkId) {
         if let Some(source) = &mut self.source
             && let Some(job) = source.jobs.remove(&chunk)
@@ -250,7 +251,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// The chunk is free: locks it and gets its bytes.
+    /// Locks the free chunk and gets its bytes.
     pub(crate) fn begin_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         let Some(source) = &mut self.source else { return };
@@ -260,7 +261,7 @@ impl<P: Payload> Replica<P> {
             return self.source_send(turn);
         }
         if slot.repair.is_some() {
-            // Good bytes may be on their way here, and could not be put in place under this lock.
+            // Good bytes may be arriving here, and could not be installed under this lock.
             return self.put_back(chunk);
         }
         slot.lock = Some(Lock::Send);
@@ -303,8 +304,8 @@ impl<P: Payload> Replica<P> {
         self.on_damaged(chunk, turn);
     }
 
-    /// Everybody else said to have no good copy of a chunk that is damaged here: if it is to be sent, it is sent
-    /// as lost.
+    /// Notes that all others reported no good copy of a chunk that is damaged here: if it is due
+    /// for transfer, it is sent as lost.
     pub(crate) fn note_lost(&mut self, chunk: ChunkId) {
         if mutated!(self, LostHoldsResync) {
             return;
@@ -316,7 +317,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// A new search, or good bytes: what others said before counts no more.
+    /// Discards earlier reports of lost copies, after a new search or good bytes.
     pub(crate) fn forget_lost(&mut self, chunk: ChunkId) {
         if let Some(source) = &mut self.source {
             source.lost.remove(&chunk);
@@ -341,7 +342,7 @@ impl<P: Payload> Replica<P> {
     }
 
     fn unlock_send(&mut self, chunk: ChunkId, turn: &mut Turn<'_, P>) {
-        // The sink says when, so it may not be held: it may say anything.
+        // The chunk may not be locked, as the sink chooses the time of this message.
         if let Some(slot) = self.slots.get_mut(&chunk)
             && slot.lock == Some(Lock::Send)
         {
@@ -363,7 +364,7 @@ impl<P: Payload> Replica<P> {
         self.source_say(body, turn);
     }
 
-    /// The sink says what it has now: as wanted, or something else than it said before.
+    /// Handles the sink's report of its state: the wanted one, or another than it reported before.
     fn on_has(&mut self, chunk: ChunkId, meta: Option<Meta>, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get(&chunk) else { return };
         let committed = slot.committed;

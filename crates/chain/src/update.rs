@@ -1,4 +1,4 @@
-//! Updates at the head: what a client's request means, and whether it was done before.
+//! Updates at the head: the meaning of a client's request, and whether it was done before.
 
 use millpond_types::Tick;
 use millpond_types::cluster::ChunkVersion;
@@ -15,10 +15,10 @@ use crate::replica::{Job, Replica};
 use crate::seal::Gate;
 use crate::slot::{Pending, Stage, Waiting};
 
-/// The hint of a full queue: one turn of the chain is a few milliseconds.
+/// The hint of a full queue: one round through the chain is a few milliseconds.
 pub(crate) const BUSY_HINT_MS: u32 = 20;
 
-/// What an operation comes to, given what is committed.
+/// Meaning of an operation, given the committed version.
 enum Meaning<P> {
     Write(Write<P>),
     Answer(Answer),
@@ -59,12 +59,12 @@ impl<P: Payload> Replica<P> {
     }
 
     fn seen(&mut self, body: &UpdateRequest<P>, now: Tick) -> Seen {
-        // A probe changes nothing, so nobody remembers it: its tag is not looked at.
+        // A probe changes nothing, so it is not recorded: its tag is ignored.
         let anew = matches!(body.op, Op::Probe) || mutated!(self, NoDedup);
         if anew { Seen::Unknown } else { self.dedup.seen(body.tag, now) }
     }
 
-    /// Why this replica will not look at the request at all.
+    /// The reason why this replica rejects the request outright.
     fn refusal(&self, body: &UpdateRequest<P>, turn: &mut Turn<'_, P>) -> Option<Refusal> {
         let mine = self.view.version();
         let newest = self.next.as_ref().map_or(mine, |next| next.version);
@@ -96,13 +96,13 @@ impl<P: Payload> Replica<P> {
             Op::Remove | Op::Bury | Op::Probe => 0,
         };
         let buries = matches!(body.op, Op::Bury) == body.tag.lane.is_burial();
-        // What names itself would wait for itself.
+        // An update that names its own chunk would wait for itself.
         let buries = buries && body.seal != Some(body.chunk);
         (end > CHUNK_BYTES_MAX || !buries).then_some(Refusal::Invalid)
     }
 
-    /// A retry of an update that is queued or pending takes its place: it gets the answer. Whoever carries the attempt
-    /// before it, which its client has given up, need not wait for one.
+    /// Lets a retry of a queued or pending update take its place: the retry gets the answer. The
+    /// client has given the earlier attempt up, so its request need not wait.
     fn join_under_way(
         &mut self,
         request: RequestId,
@@ -135,7 +135,7 @@ impl<P: Payload> Replica<P> {
         true
     }
 
-    /// The lock is free: decides what the request means and starts it.
+    /// Decides the meaning of the request under the free lock, and starts it.
     pub(crate) fn begin_update(
         &mut self,
         request: RequestId,
@@ -155,7 +155,7 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Nothing is before the update any more: decides what it means, and starts it.
+    /// Decides the meaning of an update that waits for nothing any more, and starts it.
     pub(crate) fn decide(
         &mut self,
         request: RequestId,
@@ -181,12 +181,13 @@ impl<P: Payload> Replica<P> {
             Meaning::Refuse(why) => return Self::refuse(request, why, turn),
         };
         if !write.stands_alone() && self.is_lost(body.chunk) {
-            // Nobody could store what is made from it, and what others have seen is not taken back.
+            // No replica could store a version made from it, and a version that others have seen is
+            // never taken back.
             Self::refuse(request, Refusal::Corrupt, turn);
             return self.look_again(body.chunk, turn);
         }
         if base >= VERSION_MAX {
-            // Only a forged message makes such a version: there is none behind it.
+            // Only a forged message makes such a version, which has no successor.
             return Self::refuse(request, Refusal::Invalid, turn);
         }
         let update = Update {
@@ -202,8 +203,8 @@ impl<P: Payload> Replica<P> {
         self.begin(update, Some(request), turn);
     }
 
-    /// Looks again, under the lock: a copy of the update may have been done while this one
-    /// waited, or before a crash that took the records of writers but not the chunk's own.
+    /// Checks again, under the lock: a copy of the update may have been done while this one waited,
+    /// or before a crash that lost the records of writers but not the chunk's own.
     fn decided_before(
         &mut self,
         body: &UpdateRequest<P>,
@@ -223,15 +224,16 @@ impl<P: Payload> Replica<P> {
             let Meta { version, content, .. } = meta;
             return Some(Reply::Done(Outcome { chunk: body.chunk, version, content }));
         }
-        // Done before the records were lost? Not when the chunk last changed before the client
-        // first asked, nor when the same writer's update before this one is still the last.
+        // The update may have been done before the records were lost. It was not if the chunk last
+        // changed before the client first asked, or if the same writer's previous update is still
+        // the last.
         let untouched =
             meta.written < body.issued || meta.tag.lane == body.tag.lane && meta.tag < body.tag;
         let unknowable = body.issued < self.dedup.complete_since && !untouched;
         unknowable.then_some(Reply::Refused(Refusal::Undecided))
     }
 
-    /// Stages a version and passes it on. The lock is free, the base is right.
+    /// Stages a version and passes it on. The caller has checked the lock and the base.
     pub(crate) fn begin(
         &mut self,
         update: Update<P>,
@@ -285,8 +287,9 @@ impl<P: Payload> Replica<P> {
         self.store(Job::Stage(chunk), op, turn);
     }
 
-    /// Whether the pending version may be stored as the committed one at once: it replaces nothing, and nobody
-    /// else takes part in writes. Nobody joins before it is stored: [`Self::try_adopt`] waits.
+    /// Whether the pending version may be stored as the committed one at once: it replaces nothing,
+    /// and no other replica takes part in writes. None joins before it is stored:
+    /// [`Self::try_adopt`] waits.
     fn needs_no_stage(&self, chunk: millpond_types::ChunkId) -> bool {
         let alone = self.serving() && self.view.is_head() && self.view.successor().is_none();
         let stays = alone && self.next.is_none();
@@ -311,7 +314,7 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
         (Op::Put(_) | Op::Import(_) | Op::Seal(_) | Op::Probe, Some(meta), Some(_)) => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
-        // Deleted while it was on its way. Whatever was deleted before may come back.
+        // Deleted while it was moving here. A chunk that was deleted before the move may come back.
         (Op::Import(_), Some(meta), None) if meta.tag.lane.is_burial() => {
             Meaning::Answer(Answer::Exists(meta.version))
         }
@@ -319,7 +322,7 @@ fn meaning<P: Payload>(op: Op<P>, committed: Option<&Meta>) -> Meaning<P> {
         | (Op::Write { offset: 0, bytes } | Op::Append(bytes), _, None) => {
             Meaning::Write(Write::Whole(bytes))
         }
-        // It covers all there is: nobody needs to read that.
+        // It covers all committed bytes, so no replica needs to read them.
         (Op::Write { offset: 0, bytes }, _, Some((len, _))) if bytes.len() >= len as usize => {
             Meaning::Write(Write::Whole(bytes))
         }

@@ -2,7 +2,7 @@
 
 use millpond_types::cluster::{Chain, ChainVersion, TargetId, TargetState};
 
-/// A chain and which target of it I am.
+/// A chain and the target of it that is this replica.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     chain: Chain,
@@ -18,7 +18,7 @@ impl View {
         self.chain.version
     }
 
-    /// My state; `None` when I am not a member.
+    /// State of this replica; `None` when it is not a member.
     pub(crate) fn state(&self) -> Option<TargetState> {
         self.state_of(self.me)
     }
@@ -49,13 +49,13 @@ impl View {
         members.find(|member| member.state == TargetState::Syncing).map(|member| member.target)
     }
 
-    /// Who writes before me.
+    /// The previous target in the order of writes.
     pub(crate) fn predecessor(&self) -> Option<TargetId> {
         let before = self.chain.writing().take_while(|member| member.target != self.me);
         before.last().map(|member| member.target)
     }
 
-    /// Who writes after me.
+    /// The next target in the order of writes.
     pub(crate) fn successor(&self) -> Option<TargetId> {
         let mut from_me = self.chain.writing().skip_while(|member| member.target != self.me);
         from_me.nth(1).map(|member| member.target)
@@ -68,7 +68,7 @@ impl View {
         writing.filter(|target| *target != self.me).collect()
     }
 
-    /// All that take part in writes, and in which state.
+    /// All targets that take part in writes, with their states.
     pub(crate) fn writers(&self) -> impl Iterator<Item = (TargetId, TargetState)> {
         self.chain.writing().map(|member| (member.target, member.state))
     }

@@ -1,7 +1,7 @@
 //! Messages between replicas as bytes.
 //!
-//! The bytes of a chunk travel as the frame's payload, untouched; all else is the frame's meta,
-//! little endian:
+//! The bytes of a chunk travel as the frame's payload, unchanged; everything else is the frame's
+//! meta, little endian:
 //!
 //! ```text
 //! envelope  chain u32, from u32, to u32, version u32, kind u8, the kind's fields
@@ -13,9 +13,9 @@
 //! list      count u32, the items
 //! ```
 //!
-//! The receiver decodes in two steps, because it knows what buffer to read the payload into only
-//! from the meta: [`Head::decode`], then [`Head::finish`]. A message that decodes is within the
-//! limits; what it says is checked by the state machine.
+//! The receiver decodes in two steps, as only the meta tells which buffer the payload needs:
+//! [`Head::decode`], then [`Head::finish`]. A message that decodes is within the limits; the state
+//! machine checks its content.
 
 use millpond_types::cluster::{ChainId, ChainVersion, ChunkVersion, TargetId};
 use millpond_types::limits::{
@@ -35,11 +35,11 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-/// Chunks that one answer of a resync's sink names: a page of the source's, and two of its own.
+/// Chunks in one answer of a resync's sink: a page of the source's, and two of its own.
 pub const DIFFER_ITEMS_MAX: usize = 3 * RESYNC_PAGE_CHUNKS;
-/// Writers handed over in one message: all that a replica remembers.
+/// Writers handed over in one message: all that a replica can record.
 pub const LANES_MAX: usize = crate::dedup::DEDUP_LANES_MAX;
-/// Bytes of one handed-over writer at most: tag, kind, chunk, version, content.
+/// Most bytes of one handed-over writer: tag, kind, chunk, version, content.
 const LANE_BYTES_MAX: usize = 28 + 1 + 16 + 8 + 9;
 const _: () = assert!(LANES_MAX * LANE_BYTES_MAX + 64 <= META_BYTES_MAX, "one frame holds them");
 
@@ -55,7 +55,7 @@ mod kind {
     pub(super) const LEASE_GRANT: u8 = 8;
     pub(super) const JOIN_ASK: u8 = 9;
     pub(super) const JOIN_ANSWER: u8 = 10;
-    /// Without a name: nobody waits for a `NoCopy`. Not sent any more.
+    /// Without an id: no one waits for a `NoCopy`. Not sent any more.
     pub(super) const FETCH_UNNAMED: u8 = 11;
     pub(super) const FETCHED: u8 = 12;
     pub(super) const ROOM: u8 = 13;
@@ -70,10 +70,10 @@ mod kind {
     pub(super) const SYNC_FINISH: u8 = 38;
     pub(super) const SYNC_LOST: u8 = 39;
 }
-// A node that does not know a kind ends the connection, whatever else waits on it.
+// A node that gets an unknown kind ends the connection, with all other messages on it.
 const _: () = assert!(PROTOCOL_VERSION >= 10, "10 brought FETCH, NO_COPY and SYNC_LOST");
 
-/// What a replica writes, within [`kind::FORWARD`].
+/// Kinds of writes, within [`kind::FORWARD`].
 mod write_kind {
     pub(super) const WHOLE: u8 = 1;
     pub(super) const PART: u8 = 2;
@@ -82,7 +82,7 @@ mod write_kind {
     pub(super) const COLLECT: u8 = 5;
 }
 
-/// The answer to an update, within [`kind::SYNC_FINISH`].
+/// Kinds of answers to an update, within [`kind::SYNC_FINISH`].
 mod answer_kind {
     pub(super) const DONE: u8 = 1;
     pub(super) const EXISTS: u8 = 2;
@@ -97,18 +97,19 @@ const CONTENT_TOMBSTONE: u8 = 2;
 pub struct Envelope<P> {
     /// The chain.
     pub chain: ChainId,
-    /// The replica that says it.
+    /// The sending replica.
     pub from: TargetId,
     /// The replica it is for.
     pub to: TargetId,
-    /// What it says.
+    /// The message.
     pub peer: Peer<P>,
 }
 
-/// What a message says of its payload.
+/// A message's description of its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadHead {
-    /// What the store keeps beside the bytes; opaque here, at most [`ATTRS_BYTES_MAX`] bytes.
+    /// The label that the store keeps beside the bytes; opaque here, at most [`ATTRS_BYTES_MAX`]
+    /// bytes.
     pub attrs: Vec<u8>,
     /// Number of bytes, at most [`CHUNK_BYTES_MAX`].
     pub len: u32,
@@ -119,18 +120,18 @@ pub struct PayloadHead {
 pub struct Head {
     /// The chain.
     pub chain: ChainId,
-    /// The replica that says it.
+    /// The sending replica.
     pub from: TargetId,
     /// The replica it is for.
     pub to: TargetId,
-    /// The payload to come; `None` when there is none, which is not the same as an empty one.
+    /// The payload to come; `None` when there is none, which differs from an empty one.
     pub payload: Option<PayloadHead>,
     peer: Peer<()>,
 }
 
 impl<P: Payload> Envelope<P> {
-    /// Encodes the message: the frame's meta, and its payload when it has one. `attrs` are what
-    /// the store keeps beside the payload's bytes.
+    /// Encodes the message: the frame's meta, and its payload when it has one. `attrs` returns the
+    /// label that the store keeps beside the payload's bytes.
     ///
     /// # Panics
     /// When the attributes are longer than [`ATTRS_BYTES_MAX`], which the store refuses to keep.
@@ -175,11 +176,11 @@ impl Head {
         self.peer.version
     }
 
-    /// Puts the payload where it belongs.
+    /// Inserts the payload.
     ///
     /// # Errors
-    /// [`WireError::Field`] when the payload is not the one that the meta promised. Its checksum
-    /// is compared by the state machine, which asks for it again.
+    /// [`WireError::Field`] when the payload differs from the description in the meta. The state
+    /// machine compares its checksum, and requests it again on a mismatch.
     pub fn finish<P: Payload>(self, payload: Option<P>) -> Result<Envelope<P>, WireError> {
         let promised = self.payload.map(|head| head.len as usize);
         if promised != payload.as_ref().map(Payload::len) {

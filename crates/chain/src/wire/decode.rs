@@ -7,7 +7,7 @@ use super::{
     WireError, Write, answer_kind, kind, write_kind,
 };
 
-/// A message with `()` where its payload goes, and what it says of the payload.
+/// A message with `()` as its payload, and the description of the payload.
 type Headless = (PeerBody<()>, Option<PayloadHead>);
 
 /// A message's kind and fields.
@@ -193,7 +193,7 @@ fn list<T>(
     (0..count).map(|_| decode(r)).collect()
 }
 
-/// Puts the payload in the place kept for it.
+/// Inserts the payload in its place.
 pub(super) fn with_payload<P>(
     body: PeerBody<()>,
     payload: Option<P>,

@@ -17,7 +17,7 @@ impl Payload for Bytes {
     }
 }
 
-/// What a store would keep beside these bytes.
+/// A label that a store would keep beside these bytes.
 fn attrs(bytes: &Bytes) -> Vec<u8> {
     bytes.0.iter().rev().take(ATTRS_BYTES_MAX).copied().collect()
 }
@@ -190,7 +190,7 @@ proptest! {
         if let Ok(head) = Head::decode(&meta)
             && let Ok(read) = head.finish(payload)
         {
-            // What is accepted has one encoding; attributes are not part of the value.
+            // Every accepted message has one encoding; attributes are not part of the value.
             let (again, _) = read.encode(attrs);
             prop_assert!(again.len() == meta.len());
         }

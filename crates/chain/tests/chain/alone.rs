@@ -1,4 +1,4 @@
-//! A replica that nobody else stores with: what replaces nothing is put in place without a stage.
+//! A replica alone in the chain: a version that replaces nothing is put in place without a stage.
 
 use millpond_chain::{Refusal, Reply, StoreError};
 use millpond_types::cluster::{LocalState, TargetState};
@@ -22,7 +22,7 @@ fn only_what_replaces_nothing_is_put_without_a_stage() {
     assert_eq!(cluster.staged, staged, "put in place");
     let asked = cluster.read(1, read());
     assert_eq!(bytes(&cluster.settle(asked)), b"a");
-    // A crash must show either of both versions, and a pin or a lease stays.
+    // A crash must show one of the two versions, and a pin or a lease stays.
     for (sequence, update) in [replace(2, b"b"), remove(3), put(4, b"c")].into_iter().enumerate() {
         let next = cluster.update(1, update);
         assert!(done(&cluster.settle(next)));
@@ -47,7 +47,7 @@ fn who_joins_does_not_wait_for_a_put_that_failed() {
     cluster.release_store();
     assert!(matches!(cluster.settle(first), Reply::Refused(Refusal::NoSpace)));
     assert_eq!(cluster.state(2), LocalState::UpToDate);
-    // The next attempt is one of two replicas.
+    // The next attempt involves two replicas.
     let again = cluster.update(1, put(1, b"a"));
     assert!(done(&cluster.settle(again)));
     assert!(cluster.held(1, CHUNK.0).is_some());
@@ -70,7 +70,7 @@ fn who_joins_during_a_put_waits_for_it() {
     assert!(cluster.replica(1).chain_version() > alone_in);
     assert_eq!(cluster.state(2), LocalState::UpToDate);
     assert_eq!(cluster.held(2, CHUNK.0), cluster.held(1, CHUNK.0));
-    // From now on there are two: everything is staged by both.
+    // From now on there are two: both stage every version.
     let staged = cluster.staged;
     let second = cluster.update(1, crate::cluster::of(8, put(2, b"b")));
     assert!(done(&cluster.settle(second)));

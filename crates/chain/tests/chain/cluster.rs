@@ -44,11 +44,11 @@ struct Store {
     damaged: BTreeSet<ChunkId>,
     /// Chunks whose staged version has no bytes.
     staged_lost: BTreeSet<ChunkId>,
-    /// Of those in `damaged`: the store knows that there are no bytes.
+    /// Chunks among `damaged` that the store knows to be lost.
     lost: BTreeSet<ChunkId>,
-    /// Good bytes have room in the place of damaged ones.
+    /// Whether there is room for good bytes in place of damaged ones.
     room: bool,
-    /// Why nothing is stored.
+    /// Error of all writes, if any.
     refuses: Option<StoreError>,
 }
 
@@ -63,23 +63,23 @@ pub(crate) struct Cluster {
     hold_to: Option<TargetId>,
     hold_store: Option<TargetId>,
     slow_reads: Option<TargetId>,
-    /// Answers of that one's reads, which come last; and copies for it, which come a round later.
+    /// The target's answers of reads, which come last; and copies for it, which come a round later.
     slow: Vec<(TargetId, Event<Bytes>)>,
     late: Vec<(TargetId, Event<Bytes>)>,
     replies: BTreeMap<RequestId, Reply<Bytes>>,
-    /// Attempts that a retry took the place of.
+    /// Attempts replaced by a retry.
     pub(crate) replaced: BTreeSet<RequestId>,
     requests: u64,
     leases: bool,
-    /// What humans were told that is no bug.
+    /// Alarms that are no bugs.
     pub(crate) alarms: Vec<(u32, Alarm)>,
-    /// Somebody forges messages: what replicas say of it is no bug.
+    /// Whether a test forges messages: alarms about those are no bugs.
     pub(crate) is_hostile: bool,
     /// Bytes per tick for resync.
     pub(crate) budget: u64,
-    /// For each read in order: its shell might have answered it without a step.
+    /// For each read in order: whether its shell might have answered it without a step.
     pub(crate) reads_at_once: Vec<bool>,
-    /// Versions that were staged, by anybody.
+    /// Number of staged versions, over all replicas.
     pub(crate) staged: usize,
 }
 
@@ -107,13 +107,13 @@ pub(crate) fn put(sequence: u64, bytes: &[u8]) -> UpdateRequest<Bytes> {
     request(sequence, Op::Put(Bytes(bytes.to_vec())))
 }
 
-/// The same, unless the seal is there.
+/// The same request with [`SEAL`] as its seal.
 pub(crate) fn unless_sealed(mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
     request.seal = Some(SEAL);
     request
 }
 
-/// The same of another chunk.
+/// The same request for another chunk.
 pub(crate) fn of(chunk: u128, mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
     request.chunk = ChunkId(chunk);
     request
@@ -140,7 +140,7 @@ pub(crate) fn probe() -> UpdateRequest<Bytes> {
     request(1, Op::Probe)
 }
 
-/// What a server makes of a removal in a slot that moves here.
+/// The operation of a server for a removal in a slot that moves here.
 pub(crate) fn bury(sequence: u64) -> UpdateRequest<Bytes> {
     let mut request = request(sequence, Op::Bury);
     request.tag.lane = request.tag.lane.burial();
@@ -151,7 +151,7 @@ pub(crate) fn import(bytes: &[u8]) -> UpdateRequest<Bytes> {
     by(9, request(1, Op::Import(Bytes(bytes.to_vec()))))
 }
 
-/// The same by another client.
+/// The same request by another client.
 pub(crate) fn by(client: u128, mut request: UpdateRequest<Bytes>) -> UpdateRequest<Bytes> {
     request.tag.lane.client = client;
     request
@@ -183,7 +183,7 @@ fn identity(target: TargetId) -> Identity {
 }
 
 impl Cluster {
-    /// A chain of so many serving targets, brought up one after the other as a manager would.
+    /// A chain of `count` serving targets, brought up one after the other as a manager would.
     pub(crate) fn serving(count: u32) -> Self {
         let ids: Vec<TargetId> = (1..=count).map(TargetId).collect();
         let member = |(i, target): (usize, &TargetId)| ChainTarget {
@@ -234,13 +234,14 @@ impl Cluster {
         self.run();
     }
 
-    /// The same of a target, which stands behind all that serve from then on unless it does.
+    /// Changes the state of a target and delivers it; the target moves behind all serving ones
+    /// unless it serves.
     pub(crate) fn change(&mut self, target: u32, state: TargetState) {
         self.decide(target, state);
         self.run();
     }
 
-    /// Has everybody hear of a change next.
+    /// Changes the state of a target; the replicas hear of it next.
     pub(crate) fn decide(&mut self, target: u32, state: TargetState) {
         let targets = &mut self.chain.targets;
         let place = targets.iter().position(|member| member.target == TargetId(target)).unwrap();
@@ -280,7 +281,7 @@ impl Cluster {
         request
     }
 
-    /// Damages the committed bytes of a chunk; nobody has met that yet.
+    /// Damages the committed bytes of a chunk; no replica has noticed yet.
     pub(crate) fn rot(&mut self, target: u32, chunk: u128) {
         let store = self.stores.get_mut(&TargetId(target)).unwrap();
         assert!(store.committed.contains_key(&ChunkId(chunk)), "it is there");
@@ -299,17 +300,17 @@ impl Cluster {
         Some((stored.0, !store.damaged.contains(&ChunkId(chunk))))
     }
 
-    /// From now on a target's disk stores nothing, or does again.
+    /// Makes a target's disk refuse all writes, or accept them again.
     pub(crate) fn refuse(&mut self, target: u32, why: Option<StoreError>) {
         self.stores.get_mut(&TargetId(target)).unwrap().refuses = why;
     }
 
-    /// From now on a target's disk has room for good bytes in the place of damaged ones.
+    /// Gives a target's disk room for good bytes in place of damaged ones.
     pub(crate) fn make_room(&mut self, target: u32) {
         self.stores.get_mut(&TargetId(target)).unwrap().room = true;
     }
 
-    /// The process of a target ends and another one begins over its disk.
+    /// Restarts the process of a target over its disk.
     pub(crate) fn restart(&mut self, target: u32, saved: ChainVersion) {
         let target = TargetId(target);
         let mut identity = identity(target);
@@ -318,12 +319,12 @@ impl Cluster {
         self.events.retain(|(to, _)| *to != target);
     }
 
-    /// The scrubber of a target meets bad bytes.
+    /// Makes the scrubber of a target find bad bytes.
     pub(crate) fn damage(&mut self, target: u32) {
         self.events.push_back((TargetId(target), Event::Damaged(CHUNK)));
     }
 
-    /// Chunks that a target has, committed.
+    /// Number of committed chunks of a target.
     pub(crate) fn chunks(&self, target: u32) -> usize {
         self.stores[&TargetId(target)].committed.len()
     }
@@ -350,7 +351,7 @@ impl Cluster {
         self.hold_to = Some(TargetId(target));
     }
 
-    /// Lets those of the held messages through that `wanted` picks.
+    /// Delivers those of the held messages that `wanted` picks.
     pub(crate) fn deliver_held(&mut self, wanted: impl Fn(&PeerBody<Bytes>) -> bool) {
         let is_wanted = |event: &Event<Bytes>| matches!(event, Event::Peer(_, message) if wanted(&message.body));
         let (now, later) =
@@ -371,7 +372,7 @@ impl Cluster {
         self.hold_store = Some(TargetId(target));
     }
 
-    /// Reads of a target's disk take as long as a tick, and copies on their way to it longer.
+    /// Makes reads of a target's disk take as long as a tick, and copies sent to it longer.
     pub(crate) const fn slow_reads_of(&mut self, target: u32) {
         self.slow_reads = Some(TargetId(target));
     }
@@ -381,7 +382,7 @@ impl Cluster {
         self.events.extend(std::mem::take(&mut self.held));
     }
 
-    /// Time passes and no manager answers; peers do not hear each other either.
+    /// Lets time pass while no manager answers and peers do not hear each other either.
     pub(crate) const fn pass_without_leases(&mut self, ms: u64) {
         self.leases = false;
         self.now += ms * 1000;
@@ -488,13 +489,13 @@ impl Cluster {
         }
     }
 
-    /// A target says something of its own accord.
+    /// Sends a message from a target of its own accord.
     pub(crate) fn say(&mut self, from: u32, to: u32, body: PeerBody<Bytes>) {
         let message = Peer { version: self.chain.version, body };
         self.events.push_back((TargetId(to), Event::Peer(TargetId(from), message)));
     }
 
-    /// Nobody has the bytes of this version, says a source.
+    /// A source's message that a version is lost.
     pub(crate) fn lost_message(chunk: u128, expect: Option<Meta>, meta: Meta) -> PeerBody<Bytes> {
         let label = Bytes(Vec::new());
         PeerBody::Sync(SyncBody::Lost { chunk: ChunkId(chunk), expect, meta, label })
@@ -502,7 +503,7 @@ impl Cluster {
 
     fn post(&mut self, from: TargetId, to: TargetId, message: Peer<Bytes>) {
         if !self.replicas.contains_key(&to) {
-            return; // To whoever forged what is answered.
+            return; // An answer to a forged message.
         }
         let copy = matches!(message.body, PeerBody::Fetched { .. });
         let event = Event::Peer(from, message);
@@ -592,7 +593,7 @@ impl Store {
                 StoreAnswer::Done
             }
             StoreOp::Sync | StoreOp::SaveVersion(_) => StoreAnswer::Done,
-            // Disks are full when somebody wants to restore in most of these tests.
+            // In most of these tests the disk has no room for a restore.
             StoreOp::Restore(..) if !self.room => return Err(StoreError::NoSpace),
             StoreOp::Restore(chunk, meta, bytes) => {
                 if self.committed.get(&chunk).is_some_and(|stored| stored.0 == meta) {

@@ -1,4 +1,5 @@
-//! Peers that say anything at all, in every state of a chain: nothing panics, and what cannot be is refused by name.
+//! Peers that send arbitrary messages, in every state of a chain: nothing panics, and impossible
+//! messages are rejected with an error that names the fault.
 
 use millpond_chain::{
     Alarm, Answer, Content, Lane, LaneRecord, Meta, Outcome, Payload as _, PeerBody, Space,
@@ -24,7 +25,7 @@ impl Forger {
         self.coin().then(|| make(self))
     }
 
-    /// Plausible numbers, and those at the ends.
+    /// Plausible numbers, and the extremes.
     fn number(&mut self) -> u64 {
         const ENDS: [u64; 7] =
             [0, 1 << 62, (1 << 62) - 1, 1 << 63, u64::MAX - 1, u64::MAX, 1 << 32];
@@ -165,7 +166,7 @@ impl Forger {
         u32::try_from(1 + self.below(3)).unwrap()
     }
 
-    /// One thing happens, honest or not.
+    /// Performs one step, honest or not.
     fn act(&mut self, cluster: &mut Cluster, sequence: u64) {
         let (one, other) = (self.target(), u32::try_from(self.below(5)).unwrap());
         let chunk = u128::from(5 + self.below(4));
@@ -223,7 +224,8 @@ fn no_message_panics_in_any_state() {
     assert!(refused > 1000, "{refused} refused");
 }
 
-/// The tail was told of the last version there is; it became the head, and the next update had none.
+/// A forged message gave the tail the last possible version; it became the head, and the next
+/// update had none.
 #[test]
 fn a_version_that_leaves_none_for_the_next_update_is_refused() {
     let mut cluster = Cluster::serving(2);

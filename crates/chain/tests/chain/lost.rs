@@ -1,4 +1,5 @@
-//! Chunks without a good copy: a resync goes on without their bytes, and nobody reads anything instead of them.
+//! Chunks without a good copy: a resync continues without their bytes, and no read returns other
+//! bytes in their place.
 
 use std::ops::Range;
 
@@ -11,8 +12,8 @@ use crate::cluster::{Cluster, by, bytes, done, of, part, put, read, remove, repl
 const LOST: u128 = 7;
 const SOUND: u128 = 8;
 
-/// Two replicas, the second alone serves: `LOST` is damaged there, `SOUND` is not. The first one was away
-/// when they were written.
+/// Two replicas, of which only the second serves: `LOST` is damaged there, `SOUND` is not. The
+/// first one was away when they were written.
 fn one_bad_copy() -> Cluster {
     let mut cluster = Cluster::serving(2);
     cluster.change(1, TargetState::Offline);
@@ -24,7 +25,7 @@ fn one_bad_copy() -> Cluster {
     cluster
 }
 
-/// The same once the first one is back.
+/// The same state once the first one is back.
 fn lost() -> Cluster {
     let mut cluster = one_bad_copy();
     come_back(&mut cluster, 1);
@@ -64,7 +65,7 @@ fn a_resync_ends_without_the_bytes_that_nobody_has() {
     for target in [1, 2, 1] {
         refused(&mut cluster, target);
     }
-    // To others it is there.
+    // For other operations it exists.
     let exists = cluster.update(2, by(9, put(1, b"x")));
     assert!(matches!(cluster.settle(exists), Reply::Exists { .. }));
 }
@@ -109,14 +110,14 @@ fn a_whole_write_mends_and_a_removal_removes_it() {
 
 #[test]
 fn a_part_is_refused_and_leaves_the_chunk_free() {
-    // The head knows by having asked the other one that nobody has the bytes.
+    // The head has asked the other one and knows that the bytes are lost.
     refused_part(&mut lost(), 2);
-    // Here by its store.
+    // Here it knows from its store.
     let mut cluster = lost();
     cluster.change(2, TargetState::Offline);
     come_back(&mut cluster, 2);
     refused_part(&mut cluster, 1);
-    // Here nobody else has seen it.
+    // Here no other replica has seen it.
     let mut cluster = one_bad_copy();
     refused_part(&mut cluster, 2);
 }
@@ -137,7 +138,7 @@ fn a_part_that_only_those_saw_who_left_holds_nothing_up() {
     cluster.release();
     cluster.change(2, TargetState::Waiting);
     cluster.make_room(1);
-    // It has the good copy still.
+    // It still has the good copy.
     come_back(&mut cluster, 2);
     refused(&mut cluster, 1);
     reads(&mut cluster, b"bytes");
@@ -156,7 +157,7 @@ fn a_good_copy_that_comes_back_mends_all() {
     let mut cluster = Cluster::serving(3);
     let written = cluster.update(1, replace(1, b"bytes"));
     assert!(done(&cluster.settle(written)));
-    // The third one leaves with a good copy, then the first one, and comes back without any.
+    // The third one leaves with a good copy, then the first one, which comes back without any.
     cluster.change(3, TargetState::Offline);
     cluster.change(1, TargetState::Offline);
     cluster.rot(2, LOST);
@@ -167,7 +168,7 @@ fn a_good_copy_that_comes_back_mends_all() {
         cluster.make_room(target);
     }
     come_back(&mut cluster, 3);
-    // Nobody has read it.
+    // Without any read.
     let held = [1, 2, 3].map(|target| cluster.held(target, LOST).unwrap());
     assert_eq!((held, held[0].1), ([held[0]; 3], true));
     for target in [1, 2, 3] {
@@ -176,8 +177,8 @@ fn a_good_copy_that_comes_back_mends_all() {
     }
 }
 
-/// Three replicas: the third one is away with the good copy of these chunks, the second one is damaged, and the
-/// first one was brought up to date without.
+/// Three replicas: the third one is away with the good copy of these chunks, the second one is
+/// damaged, and the first one was brought up to date without their bytes.
 fn good_copy_away(chunks: Range<u128>) -> Cluster {
     let mut cluster = Cluster::serving(3);
     cluster.change(1, TargetState::Offline);
@@ -243,7 +244,7 @@ fn all_who_serve_are_asked_before_a_chunk_is_lost() {
     for _ in 0..4 {
         cluster.run();
     }
-    // The one that brings it up to date has no copy, and the first one has not answered.
+    // The source has no copy, and the first one has not answered.
     assert_eq!(cluster.state(3), LocalState::Online);
     assert_eq!(cluster.held(3, LOST), None);
     cluster.make_room(2);
@@ -270,7 +271,7 @@ fn an_older_version_at_the_one_that_comes_back_ends_no_search() {
     come_back(&mut cluster, 3);
     let held = [1, 2, 3].map(|target| cluster.held(target, LOST).unwrap());
     assert_eq!((held, held[0].1), ([held[0]; 3], true), "the first one had a good copy");
-    // Without any the old version goes all the same: it must not be shown.
+    // Without any good copy the old version still goes: it must not be shown.
     let mut cluster = one_bad_copy();
     cluster.change(1, TargetState::Syncing);
     let seen = |body: &PeerBody<_>| !matches!(body, PeerBody::Stale);
@@ -316,7 +317,7 @@ fn late_answers_to_other_searches_count_for_nothing() {
 
 #[test]
 fn a_place_that_can_be_read_again_is_not_lost() {
-    // The head remembers the search; its store knows nothing of the loss.
+    // The head remembers the search; its store does not know of the loss.
     let mut cluster = lost();
     let written = cluster.update(2, part(5, 1, b"x"));
     assert!(matches!(cluster.settle(written), Reply::Refused(Refusal::Corrupt)));
@@ -326,7 +327,7 @@ fn a_place_that_can_be_read_again_is_not_lost() {
     assert_eq!(bytes(&cluster.settle(asked)), b"bytes");
     let written = cluster.update(2, part(6, 1, b"x"));
     assert!(done(&cluster.settle(written)), "a read showed that it is there");
-    // Nobody reads: the update that is refused looks, and the next one is taken.
+    // Without a read: the refused update reads the place, and the next one is accepted.
     let mut cluster = lost();
     cluster.unrot(2, LOST);
     cluster.make_room(1);
@@ -335,7 +336,7 @@ fn a_place_that_can_be_read_again_is_not_lost() {
     let written = cluster.update(2, part(6, 1, b"x"));
     assert!(done(&cluster.settle(written)));
     reads(&mut cluster, b"bxtes");
-    // Neither: others begin to write, and all that is remembered is looked at.
+    // Without either: others begin to write, and every remembered chunk is read again.
     let mut cluster = lost();
     cluster.unrot(2, LOST);
     cluster.make_room(1);
@@ -353,7 +354,7 @@ fn what_others_said_before_a_search_counts_no_more() {
     assert!(done(&cluster.settle(written)));
     cluster.rot(1, LOST);
     cluster.rot(2, LOST);
-    // No transfer begins, and the source was told that nobody has it.
+    // No transfer begins, and the source has learned that no replica has it.
     cluster.budget = 0;
     cluster.change(3, TargetState::Syncing);
     cluster.damage(2);
@@ -397,13 +398,14 @@ fn reads_that_wait_for_what_is_taken_back_are_answered() {
     let written = cluster.update(1, replace(1, b"bytes"));
     assert!(done(&cluster.settle(written)));
     cluster.rot(2, LOST);
-    // What is under way comes to the second one, and no good copy behind it.
+    // The version in flight reaches the second one, and no good copy follows it.
     cluster.hold_messages_to(2);
     let _under_way = cluster.update(1, part(2, 1, b"x"));
     cluster.run();
     cluster.deliver_held(|_| true);
     cluster.change(3, TargetState::Offline);
-    // Asked for as soon as it is alone, before it has seen that nobody else can commit that.
+    // Read as soon as it is alone, before it has noticed that no other replica can commit the
+    // version.
     cluster.decide(1, TargetState::Offline);
     let asked = cluster.read(2, read());
     let reply = cluster.settle(asked);

@@ -35,7 +35,7 @@ fn a_pending_version_is_not_read_before_the_tail_has_it() {
     let second = cluster.update(1, replace(2, b"new"));
     cluster.run();
     assert!(cluster.reply(second).is_none(), "the tail has not committed");
-    // The middle has the new version pending; only the tail can say.
+    // The middle has the new version pending; only the tail knows which one is committed.
     cluster.deliver_held(|body| matches!(body, PeerBody::TailQuery { .. }));
     let asked = cluster.read(2, read());
     cluster.run();
@@ -107,7 +107,7 @@ fn a_repair_without_room_stops_no_replica() {
         cluster.run();
         assert_eq!(cluster.state(1), LocalState::UpToDate);
     }
-    // The whole chunk is written anew.
+    // The whole chunk is written again.
     let second = cluster.update(1, replace(2, b"b"));
     assert!(done(&cluster.settle(second)));
 }
@@ -157,7 +157,7 @@ fn a_stale_client_learns_the_version_and_a_damaged_payload_is_sent_back() {
 
 #[test]
 fn a_shell_reads_by_itself_exactly_when_a_step_would_read_the_committed_version() {
-    // Every read of these tests compares the two; here each way to decide comes up.
+    // Every read of these tests compares the two; this test covers each path of the decision.
     let mut cluster = Cluster::serving(3);
     let first = cluster.update(1, replace(1, b"old"));
     assert!(done(&cluster.settle(first)));

@@ -1,4 +1,5 @@
-//! Seals: what named one stays as it was, whoever is the head, and whatever was under way.
+//! Seals: chunks whose updates name one stay unchanged, whichever replica is the head and whatever
+//! was in flight.
 
 use millpond_chain::{PeerBody, Refusal, Reply};
 use millpond_types::cluster::TargetState;
@@ -24,12 +25,12 @@ fn after_a_seal_nothing_that_names_it_is_changed_until_it_goes() {
         let late = cluster.update(1, unless_sealed(late));
         assert!(is_sealed(&cluster.settle(late)));
     }
-    // A retry of what was done before the seal is told so.
+    // A retry of an update done before the seal gets its answer.
     let retry = cluster.update(1, unless_sealed(replace(1, b"base")));
     assert!(done(&cluster.settle(retry)));
     let asked = cluster.read(2, read());
     assert_eq!(bytes(&cluster.settle(asked)), b"base");
-    // Whoever may remove a base names no seal.
+    // A client that may remove a base names no seal.
     let removed = cluster.update(1, by(5, remove(1)));
     assert!(done(&cluster.settle(removed)));
     let gone = cluster.update(1, unseal(6));
@@ -95,7 +96,7 @@ fn the_next_head_knows_the_seal_and_waits_for_what_it_inherits() {
     let before = cluster.update(1, unless_sealed(replace(1, b"before")));
     cluster.run();
     assert!(cluster.reply(before).is_none());
-    // The middle has it pending; the head that admitted it goes.
+    // The middle has it pending; the head that admitted it leaves.
     cluster.set(0, TargetState::Offline);
     let sealed = cluster.update(2, seal(8));
     cluster.run();
