@@ -1,22 +1,28 @@
 //! The S3 gateway: buckets are directories, objects are files.
 //!
-//! What S3 writes, mounts read at once, and the reverse; RFC 0019 tells how keys become paths. `s3s` is the front: it
-//! parses requests, verifies signatures (of headers, URLs and chunks) and writes XML. This crate does the operations.
+//! Mounts read objects as soon as they are written, and the reverse; RFC 0019 defines how keys
+//! become paths. `s3s` is the front: it parses requests, verifies signatures (of headers, URLs and
+//! chunks) and writes XML. This crate does the operations.
 //!
-//! Reading order: `gateway` and `loops` (threads and sockets), `http` (round `s3s`), `gate`, `query`, `scope` and `range` (what it would take for something else), `auth`, `keys`, `access` and `acl` (who may), `service` and `ops`
-//! (the operations), `backed` (their part in buckets with a backend), `chunks`, `document`, `receive`, `send`, `joined` and `unread` (bodies), `hash`, `conditions`, `record` (what is kept with an inode), `store` (the one
-//! place that touches the volume).
+//! Reading order: `gateway` and `loops` (threads and sockets), `http` (around `s3s`), `gate`,
+//! `query`, `scope` and `range` (requests that `s3s` would misread), `auth`, `keys`, `access` and
+//! `acl` (access control), `service` and `ops` (the operations), `backed` (their part in buckets
+//! with a backend), `chunks`, `document`, `receive`, `send`, `joined` and `unread` (bodies),
+//! `hash`, `conditions`, `record` (the data stored with an inode), `store` (the only access to the
+//! volume).
 //!
 //! Invariants:
 //!
-//! 1. A gateway has no state that matters: what it remembers of credentials and buckets it believes for a second.
-//! 2. An object gets its name after its last byte was hashed, and compared with all that the client said of it.
-//! 3. Conditions are decided by metas, in the transaction of the change.
-//! 4. Memory for bodies is bounded for all requests together; waiting happens off the event loop, and so does
-//!    hashing of all but bodies of some KiB.
+//! 1. All state of a gateway is a cache: credentials and buckets are cached for at most a second.
+//! 2. An object gets its name after its last byte was hashed, and compared with all hashes and
+//!   lengths from the client.
+//! 3. Metas decide conditions, in the transaction of the change.
+//! 4. Memory for bodies is bounded for all requests together. Waiting happens off the event loop,
+//!   and so does hashing of all bodies except those of some KiB.
 //!
-//! Absent on purpose: versions, policies of the gateway's own, lifecycle, websites, encryption by the server, object
-//! lock. They are refused by name; `docs/s3.md` lists everything.
+//! Absent on purpose: versions, policies of the gateway's own, lifecycle, websites, encryption by
+//! the server, object lock. They are rejected with an error that names them; `docs/s3.md` has the
+//! full list.
 
 mod access;
 mod acl;

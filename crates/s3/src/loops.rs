@@ -1,5 +1,6 @@
-//! Event loops, each on a thread of its own. Of tokio's pool of workers each one that is woken wakes another to look for
-//! work as well: for a request alone that was half of all wakes, and a wake costs more here than most requests do.
+//! Event loops, each on its own thread. In tokio's worker pool, each woken worker wakes another to
+//! look for work as well. For a single request that was half of all wakes, and a wake costs more
+//! here than most requests do.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +14,18 @@ use tokio::sync::oneshot;
 
 use crate::metrics::Metrics;
 
-/// A timer that ends before all others of its loop wakes the loop when it is made, so that it waits no longer than that: most
-/// requests make one or two, of two seconds and more. With one that always ends before them, they do not.
+/// A new timer that ends before all others of its loop wakes the loop, to shorten its wait. Most
+/// requests create one or two timers of two seconds or more. With this timer, which always ends
+/// before them, they do not wake the loop.
 const TICK: Duration = Duration::from_secs(1);
-/// Threads of each loop that wait for the volume: more calls than connections to a node would only wait there.
+/// Threads of each loop that wait for the volume: more calls than connections to a node would only
+/// queue there.
 const WORKERS: usize = 32;
 /// How long requests may take to end when the gateway stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 const STOP_LOOK: Duration = Duration::from_millis(5);
 
-/// A running event loop. Dropping it ends it without waiting for that.
+/// A running event loop. Dropping it ends the loop without waiting.
 pub(crate) struct EventLoop {
     handle: Handle,
     connections: Arc<AtomicUsize>,
@@ -31,7 +34,7 @@ pub(crate) struct EventLoop {
 }
 
 impl EventLoop {
-    /// Starts a loop; at its end it waits for the requests that are under way.
+    /// Starts a loop; at its end it waits for requests in progress.
     pub(crate) fn start(name: &str, metrics: &Arc<Metrics>) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(WORKERS)
@@ -56,12 +59,12 @@ impl EventLoop {
         &self.handle
     }
 
-    /// What takes connections to this loop.
+    /// A handle that assigns connections to this loop.
     pub(crate) fn seats(&self) -> Seats {
         Seats { handle: self.handle.clone(), taken: Arc::clone(&self.connections) }
     }
 
-    /// Ends the loops, all at the same time, and waits for them.
+    /// Ends the loops in parallel, and waits for them.
     pub(crate) fn end_all(loops: Vec<Self>) {
         let threads: Vec<_> = loops.into_iter().map(|it| (drop(it.stop), it.thread).1).collect();
         for thread in threads {
@@ -70,7 +73,7 @@ impl EventLoop {
     }
 }
 
-/// Requests under way end by themselves; what stands still is cut off.
+/// Waits for requests in progress; cuts off the stalled ones.
 fn end(runtime: Runtime, metrics: &Metrics) {
     let idle = async {
         while metrics.in_flight.get() + metrics.back.under_way.get() > 0 {
@@ -87,7 +90,7 @@ pub(crate) struct Seats {
     taken: Arc<AtomicUsize>,
 }
 
-/// Counts a connection while it is there.
+/// Counts a connection while it exists.
 struct Seat(Arc<AtomicUsize>);
 
 impl Drop for Seat {
@@ -97,12 +100,12 @@ impl Drop for Seat {
 }
 
 impl Seats {
-    /// Those of the loop with the fewest connections.
+    /// The loop with the fewest connections.
     pub(crate) fn freest(all: &[Self]) -> Option<&Self> {
         all.iter().min_by_key(|it| it.taken.load(Ordering::Relaxed))
     }
 
-    /// Has the loop serve a connection that another one accepted.
+    /// Makes the loop serve a connection that another loop accepted.
     pub(crate) fn serve<S: Future<Output = ()> + Send>(
         &self,
         stream: TcpStream,

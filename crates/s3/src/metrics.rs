@@ -1,4 +1,4 @@
-//! What is counted, by operation.
+//! Metrics by operation.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use millpond_types::metrics::{Counter, Gauge, Histogram, Page, label};
 
 use crate::back::metrics::BackMetrics;
 
-/// The operations that have numbers of their own; others are `Other`.
+/// The operations with separate metrics; others are `Other`.
 const OPERATIONS: &[&str] = &[
     "AbortMultipartUpload",
     "CompleteMultipartUpload",
@@ -35,7 +35,7 @@ const OPERATIONS: &[&str] = &[
     "Other",
 ];
 
-/// Of one operation.
+/// Metrics of one operation.
 #[derive(Debug, Default)]
 struct Operation {
     seconds: Histogram,
@@ -43,7 +43,7 @@ struct Operation {
     failed: Counter,
 }
 
-/// The numbers of a gateway.
+/// The metrics of a gateway.
 #[derive(Debug)]
 pub struct Metrics {
     operations: Vec<Operation>,
@@ -52,16 +52,16 @@ pub struct Metrics {
     pub(crate) received: Counter,
     sent: Counter,
     pub(crate) swept: Counter,
-    /// How full the pool is, in thousandths, where something is backed.
+    /// Fill level of the pool in thousandths, if a bucket is backed.
     pub(crate) full: Gauge,
-    /// Writes of backed buckets that waited for room, and that found none.
+    /// Writes to backed buckets that waited for room; and that found none.
     pub(crate) waited: Counter,
     pub(crate) no_room: Counter,
-    /// Of what is behind it.
+    /// The metrics of backends.
     pub(crate) back: BackMetrics,
 }
 
-/// Which operation a request is, once that is known.
+/// The operation of a request, once known.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(OnceLock<String>);
 
@@ -93,7 +93,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A request was answered with this status.
+    /// Records an answer with this status.
     pub(crate) fn answered(&self, name: &str, (status, took): (u16, Duration)) {
         let place = OPERATIONS.iter().position(|it| *it == name).unwrap_or(OPERATIONS.len() - 1);
         let operation = &self.operations[place];
@@ -105,7 +105,7 @@ impl Metrics {
         }
     }
 
-    /// Bytes of an object go out.
+    /// Counts bytes of objects sent.
     pub(crate) fn sent(&self, bytes: u64) {
         self.sent.add(bytes);
     }
@@ -140,7 +140,7 @@ impl Metrics {
         self.back.render(page);
     }
 
-    /// What there is one number of.
+    /// The metrics with a single value.
     fn singles(&self) -> [((&'static str, &'static str), &'static str, u64); 8] {
         [
             (

@@ -17,7 +17,7 @@ use crate::backed::look::view;
 use crate::door::Door;
 use crate::record::Ownership;
 
-/// The list that a request has in its headers or in its body.
+/// The list in the headers or the body of a request.
 fn list(
     wished: &Wished<'_>,
     policy: Option<&AccessControlPolicy>,
@@ -32,7 +32,7 @@ fn list(
         }
     };
     let (list, named) = Acl::of(policy)?;
-    // What belongs to somebody is given to nobody else by its list.
+    // A list cannot change the owner.
     if named.is_some_and(|it| it != owner) {
         Err(S3ErrorCode::AccessDenied.into())
     } else {
@@ -64,7 +64,7 @@ pub(crate) async fn put_bucket(
     let list = list(&wished, policy, (owner, owner))?;
     let list = checked(door, &who.bucket, (list, owner)).await?;
     door.try_change_bucket((&input.bucket, &who), |record| {
-        // Somebody may have switched lists off since, or those that are for all.
+        // The bucket may have switched off lists, or blocked public ones, in the meantime.
         if let Some(list) = &list {
             may_be(list, record)?;
         }
@@ -91,7 +91,8 @@ pub(crate) async fn get_object(
     })
 }
 
-/// `PutObjectAcl`. An object that only the backend has is brought here first, and goes there again with its new list.
+/// `PutObjectAcl`. An object that only the backend has is filled first, and persisted with its new
+/// list.
 pub(crate) async fn put_object(
     door: &Arc<Door>,
     request: S3Request<PutObjectAclInput>,
@@ -106,7 +107,7 @@ pub(crate) async fn put_object(
     let list = list(&wished, policy, (&owner, who.bucket.owner()))?;
     let list = checked(door, &who.bucket, (list, &owner)).await?;
     changed(door, (input.bucket, input.key), move |record| {
-        // It may be another object by now.
+        // The key may have a different object by now.
         who.check(record, Permission::WriteAcp)?;
         if who.owner_of(record) != owner {
             return Err(S3ErrorCode::ConditionalRequestConflict.into());

@@ -1,4 +1,4 @@
-//! Answers about what a bucket of this gateway never has, so that clients that look see so.
+//! Answers about settings that a bucket of this gateway never has, for clients that look for them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Answer;
 use crate::door::Door;
 use crate::error::{Told as _, refuse};
 
-/// Whether the bucket is there.
+/// Checks that the bucket exists.
 ///
 /// # Errors
 /// `NoSuchBucket`.
@@ -17,10 +17,10 @@ pub(crate) async fn exists(door: &Arc<Door>, bucket: BucketName) -> S3Result<()>
     door.blocking(move |store| store.bucket(&bucket).in_bucket().map(drop)).await
 }
 
-/// A bucket without the thing that is asked for.
+/// The answer for a setting that the bucket does not have.
 ///
 /// # Errors
-/// `NoSuchBucket`; always the code.
+/// `NoSuchBucket`; otherwise always the given code.
 pub(crate) async fn none<T>(
     door: &Arc<Door>,
     bucket: BucketName,

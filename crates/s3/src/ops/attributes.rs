@@ -19,7 +19,7 @@ use crate::error::{absent, refuse};
 use crate::http::BareETag;
 use crate::record::Parts;
 
-/// A page of an object's parts: their numbers, lengths and checksums, where these are known.
+/// A page of an object's parts: numbers, lengths and checksums, if known.
 fn page(
     parts: &Parts,
     max: Option<i32>,
@@ -64,7 +64,7 @@ pub(crate) async fn get(
     if input.version_id.as_ref().is_some_and(|it| it != "null") {
         return Err(absent("A version of an object (versionId)"));
     }
-    // One header may have several names, and `s3s` leaves them together.
+    // One header may have several names, which `s3s` does not split.
     let names = input.object_attributes.iter().flat_map(|it| it.as_str().split(','));
     let names: Vec<&str> = names.map(str::trim).collect();
     let known = ["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"];

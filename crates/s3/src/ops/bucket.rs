@@ -1,4 +1,4 @@
-//! Buckets: made, removed, listed.
+//! Creates, removes and lists buckets.
 
 use std::sync::Arc;
 
@@ -21,27 +21,27 @@ use crate::keys::Key;
 use crate::record::{BucketRecord, encode};
 use crate::store::{Bucket as Found, Store};
 
-/// Where AWS has buckets that name no region.
+/// The AWS region of buckets that name none.
 const FIRST_REGION: &str = "us-east-1";
 
-/// A directory that a mount has made, beside the buckets.
+/// The error for a directory beside the buckets, made by a mount.
 const TAKEN: &str =
     "A directory of this name is there, which is no bucket. Select a different name and try again.";
-/// A bucket that is made again is left as it is.
+/// The error for creating an existing bucket with another list: the bucket stays unchanged.
 const OTHER_LIST: &str =
     "You own this bucket, and it has another access control list: change that with PutBucketAcl.";
-/// What names of buckets do not begin or end with: AWS has them for other things.
+/// Reserved prefixes and suffixes of bucket names: AWS uses them for other things.
 const HEADS: [&str; 2] = ["sthree-", "amzn-s3-demo-"];
 const TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
 
-/// Names of regions have so many bytes at most: those that are names of hosts do.
+/// The longest name of a region: a region must be a valid host name.
 const REGION_MAX: usize = 63;
-/// A place for [`FIRST_REGION`], from before regions had names.
+/// An old name of [`FIRST_REGION`].
 const US: &str = "US";
-/// Another one, which AWS goes on telling as it was named, and the region that it stands for.
+/// Another old name, which AWS still reports unchanged, and its region.
 const EU: (&str, &str) = ("EU", "eu-west-1");
 
-/// The rules for names of new buckets that `s3s` does not know.
+/// The rules for names of new buckets that `s3s` does not check.
 fn check_name(name: &str) -> S3Result<()> {
     let is_wrong = name.contains(".-")
         || name.contains("-.")
@@ -50,7 +50,7 @@ fn check_name(name: &str) -> S3Result<()> {
     if is_wrong { Err(S3ErrorCode::InvalidBucketName.into()) } else { Ok(()) }
 }
 
-/// `CreateBucket`. In the first region one that is there already is answered as if it were new, as AWS does there.
+/// `CreateBucket`. In the first region an existing bucket is answered like a new one, as with AWS.
 pub(crate) async fn create(
     door: &Arc<Door>,
     request: S3Request<CreateBucketInput>,
@@ -75,7 +75,7 @@ pub(crate) async fn create(
     answer(CreateBucketOutput { location })
 }
 
-/// Makes a bucket of a tenant, unless it has that one already; for a thread that may block.
+/// Creates a bucket of a tenant, unless the tenant already has it; for a thread that may block.
 fn make(
     store: &Store,
     name: &str,
@@ -85,7 +85,7 @@ fn make(
         Err(error) if *error.code() == S3ErrorCode::BucketAlreadyOwnedByYou => error,
         done => return done.map(drop),
     };
-    // What is there may be a directory that is none.
+    // The name may belong to a directory that is not a bucket.
     let there = match store.bucket(name) {
         Ok(there) if owns(tenant, &there) => record_of(&there),
         Ok(_) => return Err(S3ErrorCode::BucketAlreadyExists.into()),
@@ -98,10 +98,10 @@ fn make(
     if is_first { Ok(()) } else { Err(error) }
 }
 
-/// The place that a request names for its bucket, as it is kept.
+/// The location that a request names for its bucket, in the stored form.
 ///
 /// # Errors
-/// `InvalidLocationConstraint` for what is no name of a region.
+/// `InvalidLocationConstraint` for an invalid region name.
 fn place(named: &str) -> S3Result<String> {
     let is_sign = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
     let ends = [named.bytes().next(), named.bytes().last()];
@@ -118,12 +118,12 @@ fn place(named: &str) -> S3Result<String> {
     }
 }
 
-/// Where a bucket is said to be: the place that was named for it, or the gateway's own region.
+/// The location that a bucket reports: the named one, or the gateway's region.
 fn place_of<'a>(record: &'a BucketRecord, own: &'a str) -> &'a str {
     record.region.as_deref().unwrap_or(own)
 }
 
-/// The same as a region.
+/// The same, as a region.
 fn region_of<'a>(record: &'a BucketRecord, own: &'a str) -> &'a str {
     match place_of(record, own) {
         place if place == EU.0 => EU.1,
@@ -134,12 +134,12 @@ fn region_of<'a>(record: &'a BucketRecord, own: &'a str) -> &'a str {
 /// The credential of a request.
 ///
 /// # Errors
-/// `AccessDenied` if it shows none.
+/// `AccessDenied` if it has none.
 async fn asking<T>(door: &Arc<Door>, request: &S3Request<T>) -> S3Result<Key> {
     key(door, access_key(request)).await?.ok_or_else(|| S3ErrorCode::AccessDenied.into())
 }
 
-/// Whether a bucket belongs to a tenant.
+/// Whether a tenant owns a bucket.
 fn owns(tenant: &str, bucket: &Found) -> bool {
     record_of(bucket).owner() == tenant
 }
@@ -148,7 +148,7 @@ fn record_of(bucket: &Found) -> BucketRecord {
     BucketRecord::read_or_nobodys(bucket.attachment.as_ref())
 }
 
-/// What is kept with a new bucket.
+/// The record of a new bucket.
 async fn new_record(
     door: &Arc<Door>,
     input: &CreateBucketInput,
@@ -180,7 +180,7 @@ pub(crate) async fn delete(
     let who = who_asks(&request)?;
     let name = request.input.bucket;
     if let Some(backed) = door.backed(&name).await? {
-        // What only the backend has would not be in the way otherwise.
+        // Otherwise keys that only the backend has would not prevent the removal.
         let (prefix, delimiter) = (String::new(), String::new());
         let asked = Asked { bucket: name.clone(), prefix, delimiter, after: Vec::new(), max: 1 };
         if !crate::backed::list::page(door, &backed, &asked).await?.items.is_empty() {
@@ -221,7 +221,7 @@ pub(crate) async fn location(
     answer(GetBucketLocationOutput { location_constraint: named })
 }
 
-/// `ListBuckets`: those of the credential's tenant, as far as the credential may use them.
+/// `ListBuckets`: the buckets of the credential's tenant that the credential permits.
 pub(crate) async fn list(
     door: &Arc<Door>,
     request: S3Request<ListBucketsInput>,

@@ -23,18 +23,18 @@ use crate::receive::Content;
 use crate::record::{PartRecord, Parts, Record, View, decode};
 use crate::store::{Part, Store, UploadId};
 
-/// The largest object: what 10,000 parts of 5 GiB are.
+/// The largest object: 10,000 parts of 5 GiB.
 const OBJECT_MAX: u64 = PARTS_MAX as u64 * (5 << 30);
-/// Parts that are asked for at once.
+/// Parts requested at once.
 const PAGE: u32 = 1_000;
 
-/// A part that belongs to the object.
+/// A part selected for the object.
 struct Chosen {
     part: Part,
     record: PartRecord,
 }
 
-/// All parts that there are.
+/// All parts of the upload.
 fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
     let mut all = Vec::<Part>::new();
     loop {
@@ -47,7 +47,7 @@ fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
     }
 }
 
-/// The parts that a client names, if they are there.
+/// The parts that a client names, if they exist.
 fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
     let numbers: Vec<i32> = named.iter().map(|it| it.part_number.unwrap_or(0)).collect();
     if named.is_empty() || numbers.iter().any(|it| !(1..=PARTS_MAX.into()).contains(it)) {
@@ -81,9 +81,9 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
     Ok(chosen)
 }
 
-/// The checksum of the whole, of the parts' ones; and what is kept of the parts.
+/// The checksum of the whole, computed from those of the parts; and the record of the parts.
 ///
-/// The parts' checksums are kept where the upload asked for an algorithm, as with AWS.
+/// The parts' checksums are stored if the upload asked for an algorithm, as with AWS.
 fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, Parts) {
     let parts = Parts::of(chosen.iter().map(|it| it.part.len()));
     let (algorithm, is_whole) = wants.unwrap_or((Algorithm::Crc64Nvme, true));
@@ -103,13 +103,13 @@ fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, 
     (sum, parts.with_sums(algorithm, &digests))
 }
 
-/// The `ETag` of an object of parts: the MD5 of their MD5s, and how many they are.
+/// The `ETag` of a multipart object: the MD5 of the parts' MD5s, and the number of parts.
 fn etag_of(chosen: &[Chosen]) -> String {
     let sums = chosen.iter().filter_map(|it| unhex(&it.record.etag)).flatten();
     format!("{}-{}", hex(&md5(&sums.collect::<Vec<u8>>())), chosen.len())
 }
 
-/// What a client says of the whole.
+/// The client's expectations about the whole.
 struct Expected {
     sums: Vec<(Algorithm, String)>,
     kind: Option<String>,
@@ -132,7 +132,7 @@ impl Expected {
         }
         for (algorithm, value) in &self.sums {
             let found = sum.filter(|sum| sum.algorithm == *algorithm);
-            // A composite one may be told without its count.
+            // A composite checksum may come without its count.
             let is_same = |sum: &Sum| {
                 sum.value == *value || sum.value.rsplit_once('-').is_some_and(|(it, _)| it == value)
             };
@@ -144,7 +144,8 @@ impl Expected {
     }
 }
 
-/// The whole of the upload, if all parts lie in it one behind the other: nothing needs to be copied. What else it has, metas know.
+/// The upload's whole file, if all parts lie in it one after another: nothing needs to be copied.
+/// The metas check that it has no other parts.
 fn in_places(chosen: &[Chosen]) -> Option<Content> {
     let mut at = 0;
     for (it, number) in chosen.iter().zip(1..) {
@@ -157,7 +158,7 @@ fn in_places(chosen: &[Chosen]) -> Option<Content> {
     Some(Content::Whole(u16::try_from(chosen.len()).ok()?, at))
 }
 
-/// Appends a part, whose file may go at this moment.
+/// Appends a part; its file may disappear at the same time.
 fn bring(from: (&File, u64, u64), to: (&File, u64)) -> S3Result<()> {
     append(from, to, &mut Hasher::none()).map_err(|error| match error.code() {
         S3ErrorCode::NoSuchKey => S3ErrorCode::NoSuchUpload.into(),
@@ -165,8 +166,8 @@ fn bring(from: (&File, u64, u64), to: (&File, u64)) -> S3Result<()> {
     })
 }
 
-/// Copies the few parts that have files of their own to their places: the last one, where it came before one that says how long the
-/// others are.
+/// Moves the few parts with files of their own to their places in the whole: mostly the last part,
+/// if it arrived before a part that determines the length of the others.
 fn mend(
     store: &Store,
     (bucket, id): (&str, UploadId),
@@ -181,7 +182,8 @@ fn mend(
     if !in_turn || !has_whole || loose > all / 2 {
         return Ok(());
     }
-    // All places before the first byte: without one of them all is copied anyway.
+    // All places are taken before the first byte is copied: if one is missing, all parts are copied
+    // anyway.
     let (mut at, mut places) = (0, Vec::new());
     for Chosen { part, .. } in chosen {
         let len = part.len();
@@ -214,7 +216,7 @@ fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
         let len = it.part.len();
         if len > 0 {
             let from = store.part_file(&it.part).of_upload()?;
-            // The hashes of the whole follow from those of the parts.
+            // The hashes of the whole are computed from those of the parts.
             bring((&from, it.part.offset(), len), (&file, at))?;
         }
         at += len;
@@ -222,18 +224,18 @@ fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
     Ok(Content::File(file))
 }
 
-/// What a completion that was done before has made, when the answer to it was lost.
+/// The result of an earlier completion with a lost answer.
 fn done_before(store: &Store, (bucket, key): (&str, &str), id: UploadId) -> S3Result<Option<View>> {
     let object = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
     Ok(object.map(|it| View::of(&it)).filter(|view| made_by(view, id)))
 }
 
-/// Whether an object was completed from an upload.
+/// Whether an object was completed from this upload.
 fn made_by(view: &View, id: UploadId) -> bool {
     id.0 != 0 && view.record.upload == id.0
 }
 
-/// Completes; for a thread that may block.
+/// Completes an upload; for a thread that may block.
 fn complete(
     store: &Store,
     (bucket, key, id): (&str, &str, UploadId),
@@ -242,7 +244,7 @@ fn complete(
 ) -> S3Result<View> {
     let (at, wanted) = ((bucket, key, id), (named, expected));
     match complete_once(store, at, wanted, (conditions, replicas)) {
-        // What it is made of has gone: another one, sent at the same time, was faster, or parts were sent anew.
+        // The parts are gone: a concurrent completion was faster, or parts were sent again.
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
             if let Some(done) = done_before(store, (bucket, key), id)? {
                 return Ok(done);
@@ -269,7 +271,7 @@ fn complete_once(
     let (sum, parts) = summed(&chosen, record.wants);
     expected.check(sum.as_ref(), size)?;
     if conditions.is_for_write() {
-        // Before the parts are joined: the condition holds seldom less often than it does now.
+        // Checked before the parts are joined: a condition that fails now rarely holds later.
         let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
         conditions.check_write(there.as_ref().map(View::of).as_ref())?;
     }
@@ -290,7 +292,8 @@ fn complete_once(
     mend(store, (bucket, id), &mut chosen, replicas)?;
     if let Some(content) = in_places(&chosen) {
         match store_as(&content) {
-            // It has more than these parts, or somebody may still write to it; or another one was faster.
+            // The whole has more than these parts, or is still being written; or another completion
+            // was faster.
             Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
                 if let Some(done) = done_before(store, (bucket, key), id)? {
                     return Ok(done);
@@ -336,7 +339,7 @@ pub(crate) async fn complete_upload(
         })
         .await;
     let view = match done {
-        // It may have been done before, and its object be at the backend alone by now.
+        // It may have been completed before, and the object may now be at the backend only.
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
             match look::view(door, (&input.bucket, &of)).await {
                 Ok((view, _)) if made_by(&view, id) => view,

@@ -28,10 +28,10 @@ use crate::receive::{BODY_MAX, Content, Target};
 use crate::record::{Record, View};
 use crate::store::{Object, STORED_MAX, Store};
 
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 pub(crate) const PIECE: usize = 4 << 20;
 
-/// What an input of `s3s` asks of the source of a copy.
+/// The conditions of an input of `s3s` on the source of a copy.
 macro_rules! conditions_of_source {
     ($input:expr) => {
         $crate::conditions::Conditions {
@@ -44,7 +44,7 @@ macro_rules! conditions_of_source {
 }
 pub(crate) use conditions_of_source;
 
-/// Where a copy comes from, and who asks for it there.
+/// The source of a copy, and the requester.
 pub(crate) struct Source {
     pub(crate) bucket: String,
     pub(crate) key: String,
@@ -52,13 +52,14 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Whether they may have this object, and want it.
+    /// Checks that the requester may read this object, and the conditions.
     fn check(&self, view: &View, conditions: &Conditions) -> S3Result<()> {
         self.who.check(&view.record, Permission::Read)?;
         conditions.check_source(view)
     }
 
-    /// Brings the object here if only the backend has it, and if it can be copied in one request.
+    /// Fills the pool with the object if only the backend has it, and if it can be copied in one
+    /// request.
     ///
     /// # Errors
     /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`, `InvalidRequest`; of the backend.
@@ -71,7 +72,8 @@ impl Source {
         brought.map_err(|error| self.who.told(error))
     }
 
-    /// The bytes of the object at the place that `place` says, and how many, if only the backend has it.
+    /// If only the backend has the object, returns a range of its bytes and the length; `place`
+    /// selects it.
     ///
     /// # Errors
     /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`; of `place`, and of the backend.
@@ -95,10 +97,11 @@ impl Source {
         Ok(Some((body, len)))
     }
 
-    /// Who may not read the tags of an object does not get them by copying it either.
+    /// Checks that a requester without the right to read the tags of an object does not get them by
+    /// copying it.
     ///
     /// # Errors
-    /// `AccessDenied` if the copy would have tags that they may not read.
+    /// `AccessDenied` if the copy would have tags that the requester may not read.
     fn check_tags(&self, view: &View, told: &Told) -> S3Result<()> {
         if self.who.owns() || told.tagging.is_some() || view.record.tags.is_empty() {
             return Ok(());
@@ -107,7 +110,8 @@ impl Source {
         Err(refuse(S3ErrorCode::AccessDenied, message))
     }
 
-    /// The object as it is now, and its file where the bytes are not told with it; for a thread that may block.
+    /// The present object, and its file unless the object includes the bytes; for a thread that may
+    /// block.
     ///
     /// # Errors
     /// `NoSuchKey`, `AccessDenied`, `PreconditionFailed`.
@@ -121,7 +125,7 @@ impl Source {
     }
 }
 
-/// Where the copy of a request comes from; the credential must allow the bucket.
+/// The source of a copy request; the credential must permit the bucket.
 ///
 /// # Errors
 /// `AccessDenied`, `NoSuchBucket`, `NotImplemented`.
@@ -149,7 +153,7 @@ pub(crate) async fn source<T>(
     Ok(Source { bucket: bucket.to_string(), key: key.to_string(), who })
 }
 
-/// Appends a range of a file to another, hashed on the way; for a thread that may block.
+/// Appends a range of a file to another, and hashes it; for a thread that may block.
 ///
 /// # Errors
 /// Those of the volume.
@@ -172,7 +176,7 @@ pub(crate) fn append(
         to.write_batch(&[(at + done, room)]).of_object()?;
         done += now as u64;
     }
-    // Whoever changed it meanwhile, as far as metas know.
+    // Detects concurrent changes, as far as the metas know them.
     if from.is_as_opened().of_object()? {
         Ok(())
     } else {
@@ -180,7 +184,7 @@ pub(crate) fn append(
     }
 }
 
-/// A copy of a range of an object, without a name yet; for a thread that may block.
+/// Copies a range of an object to a file without a name yet; for a thread that may block.
 ///
 /// # Errors
 /// Those of the volume.
@@ -224,7 +228,7 @@ pub(crate) fn duplicate(
     Ok(place.content(len))
 }
 
-/// The record of a copy: of its source unless it is to be replaced.
+/// The settings for the record of a copy: taken from its source unless replaced.
 struct Told {
     kept: Kept,
     replace_meta: bool,
@@ -233,7 +237,7 @@ struct Told {
 }
 
 impl Told {
-    /// `record` says whose the copy is, and its storage class.
+    /// `record` has the owner and the storage class of the copy.
     fn record(&self, source: &View, mut record: Record) -> S3Result<Record> {
         record.headers.clone_from(&source.record.headers);
         record.meta.clone_from(&source.record.meta);
@@ -256,7 +260,7 @@ fn directive(text: Option<&str>) -> S3Result<bool> {
     }
 }
 
-/// Whether an object can be copied in one request.
+/// Checks that an object is small enough to be copied in one request.
 fn check_size(view: &View) -> S3Result<()> {
     if view.attr.size <= BODY_MAX {
         return Ok(());
@@ -266,7 +270,7 @@ fn check_size(view: &View) -> S3Result<()> {
     Err(refuse(S3ErrorCode::InvalidRequest, message))
 }
 
-/// A copy that would change nothing.
+/// The error for a copy that would change nothing.
 fn same() -> S3Error {
     let message = "This copy request is illegal because it is trying to copy an object to itself \
                    without changing the object's metadata, storage class, website redirect location \
@@ -274,31 +278,31 @@ fn same() -> S3Error {
     refuse(S3ErrorCode::InvalidRequest, message)
 }
 
-/// A copy that is wanted.
+/// A requested copy.
 struct Copying {
     from: Source,
-    /// What is asked of its source.
+    /// The conditions on the source.
     conditions: Conditions,
     told: Told,
-    /// Says whose it is, and its storage class.
+    /// The record with owner and storage class.
     signed: Record,
-    /// Its bucket and its key.
+    /// Bucket and key of the copy.
     at: (String, String),
-    /// What is asked of what is there.
+    /// The conditions on the present object there.
     onto: Conditions,
     to: Target,
     goes_behind: bool,
 }
 
 impl Copying {
-    /// Makes it; for a thread that may block.
+    /// Copies the object; for a thread that may block.
     fn done(&self, store: &Store) -> S3Result<(View, Option<Sum>)> {
         let (bucket, key, onto) = (self.at.0.as_str(), self.at.1.as_str(), &self.onto);
         let (object, from, file) = self.from.open(store, &self.conditions)?;
         self.from.check_tags(&from, &self.told)?;
         check_size(&from)?;
         if onto.is_for_write() {
-            // Before anything is copied: the condition holds seldom less often than it does now.
+            // Checked before anything is copied: a condition that fails now rarely holds later.
             let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
             onto.check_write(there.as_ref().map(View::of).as_ref())?;
         }
@@ -318,7 +322,7 @@ impl Copying {
     }
 }
 
-/// What a request asks of what its copy replaces: `s3s` has no fields for that.
+/// The conditions of a request on the object that its copy replaces: `s3s` has no fields for them.
 fn conditions_of_target(headers: &HeaderMap) -> S3Result<Conditions> {
     let of = |name: HeaderName| {
         let mut values = headers.get_all(&name).iter();
@@ -334,7 +338,7 @@ fn conditions_of_target(headers: &HeaderMap) -> S3Result<Conditions> {
     Ok(Conditions { if_match, if_none_match, ..Conditions::default() })
 }
 
-/// Makes a copy of what is brought here for it, as often as that is given up before.
+/// Fills source and target if needed, and copies; repeats this if one is evicted before the copy.
 async fn copied(door: &Arc<Door>, copying: &Arc<Copying>) -> S3Result<(View, Option<Sum>)> {
     let Copying { from, at: (bucket, key), .. } = &**copying;
     for _ in 0..TRIES {
@@ -381,7 +385,7 @@ pub(crate) async fn copy_object(
             None => None,
         },
     };
-    // Of its request, as with AWS, and not of its source.
+    // They come from the request, as with AWS, and not from the source.
     let mut signed = Record { class: told.kept.class.clone(), ..Record::current() };
     who.sign(door, &wished!(input), &mut signed).await?;
     let (bucket, key) = (input.bucket, input.key);

@@ -1,4 +1,4 @@
-//! Rules of buckets for requests from other origins.
+//! Cross-origin rules of buckets.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::door::Door;
 use crate::error::refuse;
 use crate::record::CorsRule;
 
-/// Rules of a bucket at most, as AWS.
+/// Rules of a bucket at most, as in AWS.
 const RULES_MAX: usize = 100;
 const METHODS: [&str; 5] = ["GET", "PUT", "POST", "DELETE", "HEAD"];
 
@@ -92,7 +92,7 @@ pub(crate) async fn delete(
     answer(DeleteBucketCorsOutput::default())
 }
 
-/// Whether a text is what a pattern with at most one star says.
+/// Whether a text matches a pattern with at most one star.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -121,7 +121,7 @@ pub(crate) fn rule<'a>(
     })
 }
 
-/// The headers of an answer by a rule.
+/// The headers that a rule adds to an answer.
 pub(crate) fn headers(rule: &CorsRule, origin: &str) -> Vec<(&'static str, String)> {
     let is_any = rule.origins.iter().any(|it| it == "*");
     let allowed = if is_any { "*" } else { origin };

@@ -20,13 +20,13 @@ use crate::store::{Expect, Found, Put, Store, Wanted};
 
 /// Keys of one request at most.
 const KEYS_MAX: usize = 1_000;
-/// How many threads remove the keys of one request.
+/// Threads that remove the keys of one request.
 const LANES: usize = 8;
 const TRIES: usize = 8;
 
-/// What must be so that a key is removed.
+/// The conditions for removing a key.
 struct Only {
-    /// Of the `ETag`; that something is there if only the others are asked for.
+    /// The condition on the `ETag`; requires an object if only the other conditions are given.
     conditions: Conditions,
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -47,7 +47,8 @@ impl Only {
     }
 }
 
-/// Removes a key; whether that was done, or it may be at the backend all the same. For a thread that may block.
+/// Removes a key. Returns false if the key may still be at the backend. For a thread that may
+/// block.
 fn remove(
     store: &Store,
     (bucket, key): (&str, &str),
@@ -62,13 +63,13 @@ fn remove(
     let is_evicted = state.is_some_and(|it| it.wanted == Wanted::Forgotten);
     for _ in 0..TRIES {
         let Some(object) = &there else {
-            // What is not there is removed, as AWS has it: who asks again after a lost answer is told so.
+            // An absent key counts as removed, as with AWS: a retry after a lost answer succeeds.
             return Ok(brought == Brought::Absent || !is_evicted);
         };
         let expect = only.check(&View::of(object))?;
         match store.remove_object(bucket, key.as_bytes(), expect).in_bucket()? {
             Put::Done { .. } => return Ok(true),
-            // Removed by another, or evicted: it is looked at anew.
+            // Another request removed it, or it was evicted: the caller looks again.
             Put::Unmet(None) => return Ok(false),
             Put::Unmet(now) => there = now,
         }
@@ -76,7 +77,7 @@ fn remove(
     Err(S3ErrorCode::ConditionalRequestConflict.into())
 }
 
-/// Removes a key, which is brought here first if a condition asks for that.
+/// Removes a key, and fills it first if a condition needs it.
 async fn removed(door: &Arc<Door>, (bucket, key): (&str, &str), only: Only) -> S3Result<()> {
     super::put::check_key(key)?;
     let only = Arc::new(only);
@@ -97,7 +98,7 @@ fn refuse_version(version: Option<&String>) -> S3Result<()> {
     }
 }
 
-/// `DeleteObject`: what is not there is removed.
+/// `DeleteObject`: an absent key counts as removed.
 pub(crate) async fn one(
     door: &Arc<Door>,
     request: S3Request<DeleteObjectInput>,
@@ -115,7 +116,7 @@ pub(crate) async fn one(
 
 type Outcome = Result<DeletedObject, Error>;
 
-/// Why one of many keys was not removed.
+/// The error for one of many keys.
 fn refused(it: &ObjectIdentifier, error: &s3s::S3Error) -> Error {
     let code = error.code().as_str().to_owned();
     let text = error.message().unwrap_or_else(|| message(&code)).to_owned();
@@ -128,7 +129,7 @@ fn only(it: &ObjectIdentifier) -> Only {
     Only::new(etag, it.size, it.last_modified_time.clone())
 }
 
-/// What became of one key.
+/// The result for one key.
 fn outcome(it: &ObjectIdentifier, done: S3Result<()>) -> Outcome {
     match done {
         Ok(()) => Ok(DeletedObject { key: Some(it.key.clone()), ..DeletedObject::default() }),
@@ -136,7 +137,7 @@ fn outcome(it: &ObjectIdentifier, done: S3Result<()>) -> Outcome {
     }
 }
 
-/// Removes keys one after the other, and waits for all their backend together.
+/// Removes keys one after another, then waits for all of them at the backend together.
 async fn lane_of(
     door: &Arc<Door>,
     bucket: &str,

@@ -1,4 +1,5 @@
-//! `POST` of an HTML form: `s3s` takes it apart, checks its signature and its policy, and gives what is left to `PutObject`.
+//! `POST` of an HTML form: `s3s` parses it, checks its signature and its policy, and calls
+//! `PutObject`.
 
 use std::sync::OnceLock;
 
@@ -19,7 +20,7 @@ use crate::hash::unbase64;
 use crate::http::escaped;
 use crate::scope::check_parameter;
 
-/// What `s3s` says of a condition that does not hold, and what AWS says.
+/// Errors of `s3s` for a condition that does not hold, and the text of AWS.
 const UNMET: [&str; 2] = [
     "<Code>InvalidPolicyDocument</Code><Message>Policy condition",
     "<Code>InvalidPolicyDocument</Code><Message>Bucket in form field",
@@ -27,49 +28,50 @@ const UNMET: [&str; 2] = [
 const UNMET_TOLD: &str =
     "<Code>AccessDenied</Code><Message>Invalid according to Policy: Policy condition";
 
-/// The field with the file, which is the last.
+/// The field with the file, which must be the last.
 const FILE: &str = "file";
-/// What stands for the name of the file in a key.
+/// The placeholder for the file name in a key.
 const FILE_NAME: &str = "${filename}";
-/// Fields of a form at most, and the headers of one.
+/// Fields of a form at most, and bytes of a field's headers.
 const FIELDS_MAX: usize = 1_000;
 const HEAD_MAX: usize = 4 << 10;
 
-/// What `s3s` passes over in a form.
+/// Fields of a form that `s3s` ignores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     acl: Option<String>,
-    /// As the header `x-amz-tagging` has it.
+    /// In the format of the header `x-amz-tagging`.
     tagging: Option<String>,
 }
 
-/// A form as `s3s` gets it. It is written anew, so that nothing in it is read in another way than here, where it is decided who may
-/// read what it stores.
+/// A form in the version for `s3s`. It is written again, so that `s3s` cannot parse it differently
+/// from this module, which decides who may read the stored object.
 #[derive(Debug)]
 pub(crate) struct Form {
-    /// What is between its parts.
+    /// The boundary between its parts.
     boundary: String,
-    /// Its fields, its file, and its end.
+    /// Fields, file, and end.
     pieces: [Bytes; 3],
     pub(crate) fields: Fields,
     pub(crate) reply: Reply,
 }
 
-/// How a form wants to be answered.
+/// The answer that a form asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reply {
     key: String,
-    /// Where the browser is sent.
+    /// URL to redirect the browser to.
     redirect: Option<String>,
     status: Option<i32>,
 }
 
-/// The `ETag` of what a form has stored, and headers of the answer: `s3s` tells neither, and may fail behind that.
+/// The `ETag` of the object that a form stored, and headers of the answer: `s3s` reports neither,
+/// and may fail after storing.
 #[derive(Debug, Default)]
 pub(crate) struct Posted(OnceLock<(String, HeaderMap)>);
 
 impl Posted {
-    /// It is stored.
+    /// Notes that the object is stored.
     pub(crate) fn set(&self, etag: &str, headers: &HeaderMap) {
         let _ = self.0.set((etag.to_owned(), headers.clone()));
     }
@@ -77,17 +79,18 @@ impl Posted {
 
 /// A part of a form.
 struct Part<'a> {
-    /// In lower case.
+    /// The name in lower case.
     name: String,
     file_name: String,
     value: &'a [u8],
 }
 
-/// Reads a form with this `Content-Type`, at a gateway in the region `own`.
+/// Parses a form with this `Content-Type`, at a gateway in the region `own`.
 ///
 /// # Errors
-/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and for a field that comes twice;
-/// `InvalidPolicyDocument` for the time at which a policy ends, `AuthorizationQueryParametersError` for a credential that cannot be.
+/// `MalformedPOSTRequest`, `MalformedXML`; `InvalidArgument` for a policy without a signature, and
+/// for a repeated field; `InvalidPolicyDocument` for an invalid end time of a policy,
+/// `AuthorizationQueryParametersError` for an invalid credential.
 pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form> {
     let delimiter = format!("\r\n--{}", boundary(content_type).ok_or_else(malformed)?);
     let (mut parts, mut fields) = (Vec::<Part<'_>>::new(), Fields::default());
@@ -131,8 +134,8 @@ pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form
     Ok(Form { boundary, pieces, fields, reply })
 }
 
-/// AWS takes the time at which a policy ends in ISO 8601 with the zone `Z` only, and `s3s` in more ways. What else is wrong with
-/// a policy is left to that.
+/// Checks the end time of a policy: AWS accepts only ISO 8601 with the zone `Z`, `s3s` more. `s3s`
+/// checks the rest of the policy.
 fn check_expiration(policy: &[u8]) -> S3Result<()> {
     let document = std::str::from_utf8(policy).ok().and_then(unbase64);
     let document = document.and_then(|it| serde_json::from_slice::<Value>(&it).ok());
@@ -148,7 +151,7 @@ fn check_expiration(policy: &[u8]) -> S3Result<()> {
     Ok(())
 }
 
-/// What a `Content-Type` says is between the parts.
+/// The boundary between parts according to a `Content-Type`.
 fn boundary(content_type: &str) -> Option<&str> {
     let parameter = content_type.split(';').skip(1).find_map(|it| {
         let (name, value) = it.trim().split_once('=')?;
@@ -158,13 +161,13 @@ fn boundary(content_type: &str) -> Option<&str> {
     Some(quoted.unwrap_or(parameter)).filter(|it| !it.is_empty())
 }
 
-/// The part behind a delimiter, and what is behind the next one.
+/// The part after a delimiter, and the input after the next delimiter.
 fn part<'a>(rest: &'a [u8], delimiter: &[u8]) -> S3Result<(Part<'a>, &'a [u8])> {
     let rest = rest.strip_prefix(b"\r\n").ok_or_else(malformed)?;
     let head = &rest[..rest.len().min(HEAD_MAX)];
     let head = &head[..memmem::find(head, b"\r\n\r\n").ok_or_else(malformed)?];
     let body = &rest[head.len() + 4..];
-    // An empty value may end with the line break of the head.
+    // The line break of the head may also be the end of an empty value.
     let end = memmem::find(&rest[head.len() + 2..], delimiter).ok_or_else(malformed)?;
     let value = &body[..end.saturating_sub(2)];
     let head = std::str::from_utf8(head).map_err(|_| malformed())?;
@@ -177,7 +180,7 @@ fn part<'a>(rest: &'a [u8], delimiter: &[u8]) -> S3Result<(Part<'a>, &'a [u8])> 
         return Err(malformed());
     }
     let file_name = parameter(told, "filename").unwrap_or_default();
-    // Without folders of the client.
+    // Without the client's folders.
     let file_name = file_name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
     Ok((Part { name, file_name, value }, &rest[head.len() + 2 + end + delimiter.len()..]))
 }
@@ -196,7 +199,7 @@ fn parameter<'a>(told: &'a str, name: &str) -> Option<&'a str> {
     }
 }
 
-/// The form with the file's name in its key, where that asks for it.
+/// Writes the form again, with the file's name inserted into the key.
 fn written(parts: &[Part<'_>], file: Bytes, file_name: &str) -> S3Result<(String, [Bytes; 3])> {
     let mut random = [0; 16];
     Rng::fill_from_os(&mut random).map_err(|_| S3ErrorCode::InternalError)?;
@@ -227,19 +230,19 @@ impl Form {
         format!("multipart/form-data; boundary={}", self.boundary)
     }
 
-    /// Bytes of all of it.
+    /// The total length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.pieces.iter().map(Bytes::len).sum()
     }
 
-    /// All of it; the file is not copied.
+    /// The body; the file is not copied.
     pub(crate) fn body(self) -> Body {
         let pieces = self.pieces.into_iter().map(|it| Ok::<_, StdError>(Frame::data(it)));
         Body::http_body(StreamBody::new(futures_util::stream::iter(pieces)))
     }
 }
 
-/// The document of a field as the header `x-amz-tagging` has it.
+/// Converts the XML of a field to the format of the header `x-amz-tagging`.
 fn tags(document: &[u8]) -> S3Result<String> {
     let mut xml = Deserializer::new(document);
     let read = Tagging::deserialize(&mut xml).and_then(|it| xml.expect_eof().map(|()| it));
@@ -254,7 +257,8 @@ fn malformed() -> S3Error {
     S3ErrorCode::MalformedPOSTRequest.into()
 }
 
-/// Adds what `s3s` does not tell of a form: the length of an empty file, and fields that it passes over.
+/// Adds data of a form that `s3s` does not pass on: the length of an empty file, and ignored
+/// fields.
 pub(crate) fn completed(request: &mut S3Request<PostObjectInput>) {
     let fields = request.extensions.remove::<Fields>().unwrap_or_default();
     let input = &mut request.input;
@@ -280,10 +284,10 @@ impl Reply {
         }
     }
 
-    /// Where the browser is sent, if it is: what is no URL is passed over, as by AWS.
+    /// The URL to redirect the browser to, if any: an invalid one is ignored, as with AWS.
     fn redirect(&self, bucket: &str, etag: &str) -> Option<HeaderValue> {
         let url = self.redirect.as_deref()?;
-        // What is not ASCII is encoded, as browsers do it.
+        // Other than ASCII characters are encoded, as browsers do.
         let sign = |it: char| {
             if it.is_ascii() { it.into() } else { encoded(it.to_string().as_bytes(), true) }
         };
@@ -301,7 +305,8 @@ impl Reply {
         format!("{url}{join}bucket={bucket}&key={key}&etag={etag}{fragment}").parse().ok()
     }
 
-    /// The answer to a form: where the object is, and its `ETag`; or why there is none, in AWS's words. `url` is that of its bucket.
+    /// The answer to a form: location and `ETag` of the object, or the error with the text of AWS.
+    /// `url` is that of the bucket.
     pub(crate) fn answered(
         &self,
         answer: HttpResponse,
@@ -335,7 +340,7 @@ impl Reply {
     }
 }
 
-/// A refusal of a form, in AWS's words: who does not keep to a policy is denied.
+/// Rewords the rejection of a form like AWS: a violated policy means access denied.
 fn reworded(mut response: HttpResponse) -> HttpResponse {
     let Some(bytes) = response.body().bytes() else { return response };
     let text = String::from_utf8_lossy(&bytes);
@@ -368,7 +373,7 @@ mod tests {
         format!("{text}--b--\r\n").into()
     }
 
-    /// What `s3s` gets, with `b` as its boundary.
+    /// The form for `s3s`, with `b` as its boundary.
     fn text(form: &Form) -> String {
         let all = form.pieces.concat();
         assert_eq!(all.len(), form.len());
@@ -384,7 +389,7 @@ mod tests {
         assert_eq!(text(&found).as_bytes(), form(&fields));
         let (acl, tagging) = (Some("public-read".to_owned()), Some("a%20b=1%262".to_owned()));
         assert_eq!(found.fields, Fields { acl, tagging });
-        // What lies behind the file is no field.
+        // Fields after the file are ignored.
         let found = read_form(&form(&[("file", "x"), ("tagging", "<Tagging/>")]), TYPE).unwrap();
         assert_eq!(found.fields, Fields::default());
         assert_eq!(text(&found).as_bytes(), form(&[("file", "x")]));
@@ -395,7 +400,7 @@ mod tests {
     fn what_lies_in_a_value_is_no_field() {
         let inner = "form-data; name=\"acl\"\r\n\r\npublic-read\r\n--c\r\n--b";
         let fields = [("acl", "private"), ("submit", inner), ("empty", ""), ("file", inner)];
-        // It ends with what is between parts, if not on a line of its own.
+        // A value ends at a boundary, even one that is not on a line of its own.
         let fields = fields.map(|(name, value)| (name, value.trim_end_matches("\r\n--b")));
         let found = read_form(&form(&fields), TYPE).unwrap();
         assert_eq!(found.fields.acl.as_deref(), Some("private"));
@@ -417,7 +422,8 @@ mod tests {
         assert!(with("${filename}", "").contains("\r\n\r\n\r\n"));
     }
 
-    /// What a stored form is answered: its status, where the object or the browser is, and the document.
+    /// The answer to a stored form: status, location of the object or the redirection, and
+    /// document.
     fn answered(fields: &[(&str, &str)]) -> (u16, String, String) {
         let all = [&[("key", "a b/\u{fc}&")][..], fields, &[("file", "x")]].concat();
         let reply = read_form(&form(&all), TYPE).unwrap().reply;

@@ -31,14 +31,14 @@ use crate::store::{Object, Store};
 pub(crate) struct Part {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Whether it was asked for as a range or a part.
+    /// Whether a range or a part was requested.
     is_cut: bool,
     count: Option<i32>,
-    /// Of a part: which one.
+    /// The number of the requested part.
     number: Option<u32>,
 }
 
-/// The object of a key; for a thread that may block.
+/// The object with a key; for a thread that may block.
 ///
 /// # Errors
 /// `NoSuchKey`, `NoSuchBucket`.
@@ -47,10 +47,11 @@ pub(crate) fn find(store: &Store, (bucket, key): (&str, &str), bytes: bool) -> S
     found.ok_or_else(|| S3ErrorCode::NoSuchKey.into())
 }
 
-/// An object as it is now, and its file where the bytes are not told with it; for a thread that may block.
+/// The present object, and its file unless the object includes the bytes; for a thread that may
+/// block.
 ///
 /// # Errors
-/// As [`find`]; what `check` says.
+/// As [`find`]; those of `check`.
 pub(crate) fn open(
     store: &Store,
     at: (&str, &str),
@@ -64,7 +65,7 @@ pub(crate) fn open(
     Ok((object, view, file))
 }
 
-/// What of an object is asked for.
+/// The requested bytes of an object.
 ///
 /// # Errors
 /// `InvalidRange`, `InvalidPartNumber`.
@@ -78,7 +79,7 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
             "Cannot specify both Range header and partNumber query parameter",
         )),
         (None, None) => Ok(Part { offset: 0, len: all, is_cut: false, count: None, number: None }),
-        // `s3s` takes the last bytes of none for a part of them.
+        // `s3s` returns the "last bytes" of an empty object as an empty part.
         (Some(_), None) if all == 0 => Err(beyond(all)),
         (Some(range), None) => {
             let range = range.check(all).map_err(|_| beyond(all))?;
@@ -118,7 +119,7 @@ fn beyond(all: u64) -> S3Error {
 }
 
 impl Part {
-    /// An answer with the status of a part, which `s3s` gives only to some.
+    /// An answer with the status 206 where needed, which `s3s` sets only in some cases.
     #[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
     fn answer<T>(&self, output: T, word: Option<&'static str>) -> Answer<T> {
         let mut response = S3Response::new(output);
@@ -136,7 +137,7 @@ impl Part {
         is_told.then(|| format!("bytes {}-{}/{all}", self.offset, self.offset + self.len - 1))
     }
 
-    /// The checksum of exactly this, for who asks for one: that of the part, or of the whole.
+    /// The checksum of exactly these bytes, if requested: that of the part, or of the whole.
     fn sum(&self, view: &View, mode: Option<&str>) -> Option<Sum> {
         if mode != Some("ENABLED") {
             return None;
@@ -147,7 +148,7 @@ impl Part {
     }
 }
 
-/// Fills the headers that both outputs of `s3s` have.
+/// Fills the headers common to both outputs of `s3s`.
 macro_rules! describe {
     ($output:ident, $view:expr, $wanted:expr, $mode:expr) => {{
         let (view, wanted): (&View, &Part) = ($view, $wanted);
@@ -164,13 +165,13 @@ macro_rules! describe {
         $output.e_tag = Some(etag(&view.etag));
         $output.last_modified = Some(time(view.attr.mtime));
         $output.parts_count = wanted.count;
-        // The usual one is not told, as with AWS.
+        // The default class is not reported, as with AWS.
         $output.storage_class = view.record.class.clone().map(Into::into);
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }
         let sum = wanted.sum(view, $mode.as_ref().map(|it| it.as_str()));
-        // The type is the object's, also where the checksum is that of a part.
+        // The type is that of the object, even if the checksum is that of a part.
         $output.checksum_type = sum.as_ref().and(view.record.sum.as_ref()).map(sum_type);
         tell_sum!($output, sum);
     }};
@@ -184,7 +185,7 @@ fn refuse_version(version: Option<&String>) -> S3Result<()> {
 }
 
 fn if_range(headers: &HeaderMap) -> Option<&str> {
-    // What is no text is no `ETag` and no time.
+    // A value that is not text is neither an `ETag` nor a time.
     headers.get(IF_RANGE).map(|it| it.to_str().unwrap_or_default())
 }
 
@@ -221,7 +222,7 @@ pub(crate) async fn get_object(
 
 type Body = (View, Part, StreamingBlob);
 
-/// Reads an object that lies here.
+/// Reads an object from the pool.
 async fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Body> {
     let There { object, file } = there;
     let view = View::of(&object);
@@ -234,7 +235,7 @@ async fn here(door: &Arc<Door>, there: There, asked: &Asked<'_>) -> S3Result<Bod
     Ok((view, wanted, body))
 }
 
-/// Reads an object wherever it is, and says where that is in a backed bucket.
+/// Reads an object, wherever it is; in a backed bucket also returns its state.
 async fn read(
     door: &Arc<Door>,
     at: (&str, &str),
@@ -284,7 +285,7 @@ pub(crate) async fn head_object(
     let wanted = wanted(&view, range.filter(|_| is_meant), part.filter(|_| is_meant))?;
     let mut output = HeadObjectOutput::default();
     describe!(output, &view, &wanted, input.checksum_mode);
-    // Overrides of the answer's headers, which `s3s` does for GET itself.
+    // Overrides of the answer's headers, which `s3s` itself applies only to GET.
     let set = |to: &mut Option<String>, from: Option<String>| *to = from.or(to.take());
     set(&mut output.cache_control, input.response_cache_control);
     set(&mut output.content_disposition, input.response_content_disposition);
@@ -294,7 +295,7 @@ pub(crate) async fn head_object(
     let expires: Option<Timestamp> = input.response_expires;
     output.expires = expires.or(output.expires);
     let mut answer = wanted.answer(output, word)?;
-    // `s3s` has no field for it.
+    // `s3s` has no field for this.
     if view.tags > 0 && who.owns() {
         answer.headers.insert("x-amz-tagging-count", view.tags.into());
     }

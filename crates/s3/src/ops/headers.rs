@@ -1,4 +1,4 @@
-//! Headers that are kept with an object, and those that are refused by name.
+//! Headers that are stored with an object, and headers that are rejected with an error naming them.
 
 use s3s::dto::{Metadata, StorageClass, Timestamp, TimestampFormat};
 use s3s::{S3ErrorCode, S3Result};
@@ -7,12 +7,12 @@ use super::tagging::parse_header;
 use crate::error::refuse;
 use crate::record::{META_MAX, Record, STANDARD, is_class, len};
 
-/// Bytes of the other headers that are kept.
+/// Bytes of the stored headers, except user metadata.
 const HEADERS_MAX: usize = 4 << 10;
-/// The type of an object that has none.
+/// The type of an object without one.
 pub(crate) const TYPE_DEFAULT: &str = "binary/octet-stream";
 
-/// Headers of a request that makes an object.
+/// Headers of a request that creates an object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) cache_control: Option<String>,
@@ -22,11 +22,11 @@ pub(crate) struct Kept {
     pub(crate) content_type: Option<String>,
     pub(crate) expires: Option<Timestamp>,
     pub(crate) metadata: Option<Metadata>,
-    /// The storage class; none if that is the usual one.
+    /// The storage class; none if it is the default.
     pub(crate) class: Option<String>,
 }
 
-/// The kept headers of an input of `s3s`; all inputs have the same fields.
+/// The stored headers of an input of `s3s`; all inputs have the same fields.
 macro_rules! kept {
     ($input:expr) => {
         $crate::ops::headers::Kept {
@@ -43,7 +43,7 @@ macro_rules! kept {
 }
 pub(crate) use kept;
 
-/// Refuses what an input of `s3s` asks for and this gateway does not do.
+/// Rejects settings of an input of `s3s` that this gateway does not support.
 macro_rules! refuse_extras {
     ($input:expr) => {{
         let lock = $input.object_lock_legal_hold_status.is_some()
@@ -67,7 +67,7 @@ macro_rules! refuse_extras {
 }
 pub(crate) use refuse_extras;
 
-/// Whether AWS has such a storage class.
+/// Checks that AWS has this storage class.
 ///
 /// # Errors
 /// `InvalidStorageClass`.
@@ -79,7 +79,7 @@ pub(crate) fn check_class(class: Option<&str>) -> S3Result<()> {
     Err(refuse(S3ErrorCode::InvalidStorageClass, message))
 }
 
-/// A storage class as it is kept.
+/// A storage class in the stored form.
 pub(crate) fn class(named: Option<&StorageClass>) -> Option<String> {
     named.map(StorageClass::as_str).filter(|it| *it != STANDARD).map(str::to_owned)
 }
@@ -108,7 +108,7 @@ impl Kept {
             let _ = at.format(TimestampFormat::HttpDate, &mut text);
             String::from_utf8_lossy(&text).into_owned()
         });
-        // `aws-chunked` is about the way that the body took.
+        // `aws-chunked` only describes the transfer of the body.
         let encoding = self.content_encoding.map(|text| {
             let all: Vec<&str> = text.split(',').map(str::trim).collect();
             let kept: Vec<&str> = all.iter().copied().filter(|it| *it != "aws-chunked").collect();

@@ -21,12 +21,12 @@ use crate::store::{ListObjects, Listed, Object, Store};
 
 /// Keys of a page at most.
 const KEYS_MAX: usize = 1_000;
-/// Pages of metas that one page may take: they bound their work, and give short pages.
+/// Metas pages that one page of an answer may take: this bounds the work, and allows short pages.
 const ROUNDS_MAX: usize = 64;
-/// What a continuation token begins with.
+/// Prefix of continuation tokens.
 const TOKEN: &str = "1-";
 
-/// A page that a client asks for.
+/// The page that a client requests.
 pub(crate) struct Asked {
     pub(crate) bucket: String,
     pub(crate) prefix: String,
@@ -38,18 +38,18 @@ pub(crate) struct Asked {
 /// A page of an answer.
 pub(crate) struct Page {
     pub(crate) items: Vec<Told>,
-    /// Where the next one begins; none at the end.
+    /// The position where the next page begins; none at the end.
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// A line of an answer: a key with what it has, or a common prefix.
+/// An item of an answer: a key with its object, or a common prefix.
 pub(crate) struct Told {
     pub(crate) name: Vec<u8>,
     pub(super) view: Option<View>,
 }
 
 impl Told {
-    /// What lies here.
+    /// An item of the pool.
     pub(crate) fn here(line: Line<Object>) -> Self {
         Self { name: line.name, view: line.of.map(|it| View::of(&it)) }
     }
@@ -82,7 +82,7 @@ impl Told {
     }
 }
 
-/// Gathers a page; one item more is asked for, so that a page that is full is known to be the last.
+/// Gathers a page; requests one more item than needed, so that a full last page is recognized.
 fn gather(store: &Store, asked: &Asked) -> S3Result<Page> {
     let mut items = Vec::new();
     let mut after = asked.after.clone();
@@ -111,7 +111,7 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<Page> {
     Ok(Page { items, next: Some(after) })
 }
 
-/// Percent-encodes all but what AWS leaves.
+/// Percent-encodes the same characters as AWS.
 pub(crate) fn encoded(text: &[u8], is_asked: bool) -> String {
     use std::fmt::Write as _;
     if !is_asked {
@@ -127,7 +127,7 @@ pub(crate) fn encoded(text: &[u8], is_asked: bool) -> String {
     })
 }
 
-/// Whether keys are to be encoded.
+/// Whether keys are to be URL-encoded.
 pub(super) fn is_url(encoding: Option<&EncodingType>) -> S3Result<bool> {
     match encoding.map(EncodingType::as_str) {
         None => Ok(false),
@@ -146,7 +146,7 @@ pub(super) fn page_len(max: Option<i32>, name: &str) -> S3Result<usize> {
     })
 }
 
-/// A page of a bucket, whether something backs it or not.
+/// A page of a bucket, backed or not.
 ///
 /// # Errors
 /// `NoSuchBucket`; those of the backend.
@@ -167,7 +167,7 @@ pub(super) async fn page(door: &Arc<Door>, asked: Asked) -> S3Result<Page> {
     .await
 }
 
-/// `owners` tells whose they are, for those who ask.
+/// Splits keys from prefixes. `owners` adds the owners, if requested.
 fn split(items: Vec<Told>, url: bool, owners: Option<&Asker>) -> (Vec<Entry>, Vec<CommonPrefix>) {
     let (mut entries, mut prefixes) = (Vec::new(), Vec::new());
     for item in items {
@@ -218,7 +218,7 @@ pub(crate) async fn v1(
         max,
     };
     let found = page(door, asked).await?;
-    // Without a delimiter clients go on behind the last key, if there is one.
+    // Without a delimiter clients continue after the last key, if there is one.
     let is_told = !delimiter.is_empty() || found.items.is_empty();
     let next_marker = found.next.as_deref().filter(|_| is_told).map(|next| encoded(next, url));
     let is_truncated = Some(found.next.is_some());

@@ -1,4 +1,4 @@
-//! The operations, one module per group. Each is a function of the door and a request.
+//! The operations, one module per group. Each is a function of the context and a request.
 
 pub(crate) mod acls;
 pub(crate) mod answers;
@@ -22,7 +22,7 @@ pub(crate) mod versions;
 use s3s::dto::{Initiator, Owner};
 use s3s::{S3Request, S3Response, S3Result};
 
-/// What an operation answers.
+/// The answer of an operation.
 pub(crate) type Answer<T> = S3Result<S3Response<T>>;
 
 /// An answer without special headers.
@@ -31,7 +31,7 @@ pub(crate) fn answer<T>(output: T) -> Answer<T> {
     Ok(S3Response::new(output))
 }
 
-/// An answer that says where its object is; nothing in a bucket that nothing backs.
+/// An answer with the state of its object; none in a bucket that is not backed.
 #[expect(clippy::unnecessary_wraps, reason = "it is what an operation ends with")]
 pub(crate) fn told<T>(output: T, word: Option<&'static str>) -> Answer<T> {
     let mut response = S3Response::new(output);
@@ -41,22 +41,22 @@ pub(crate) fn told<T>(output: T, word: Option<&'static str>) -> Answer<T> {
     Ok(response)
 }
 
-/// A tenant as the owner of something.
+/// A tenant as an owner.
 pub(crate) fn owner(tenant: &str) -> Owner {
     Owner { display_name: Some(tenant.to_owned()), id: Some(tenant.to_owned()) }
 }
 
-/// The same for uploads.
+/// A tenant as the initiator of an upload.
 pub(crate) fn initiator(tenant: &str) -> Initiator {
     Initiator { display_name: Some(tenant.to_owned()), id: Some(tenant.to_owned()) }
 }
 
-/// A count as S3 has it.
+/// A count in the type of S3.
 pub(crate) fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// A length as S3 has it.
+/// A length in the type of S3.
 pub(crate) fn size(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

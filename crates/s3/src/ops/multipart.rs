@@ -1,4 +1,4 @@
-//! Uploads in parts: begun, filled, listed, given up.
+//! Multipart uploads: create, add parts, list, abort.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ use crate::receive::{BODY_MAX, Content, Incoming, PartName, Said, Target};
 use crate::record::{PartRecord, Record, View, decode, encode};
 use crate::store::{Store, Upload, UploadId};
 
-/// An upload by what a client calls it.
+/// Parses the upload id of a client.
 pub(crate) fn id(text: &str) -> S3Result<UploadId> {
     let parsed = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
     parsed.map(UploadId).ok_or_else(|| S3ErrorCode::NoSuchUpload.into())
 }
 
-/// What a client calls an upload.
+/// The upload id for clients.
 pub(crate) fn name(id: UploadId) -> String {
     format!("{:016x}", id.0)
 }
@@ -64,7 +64,8 @@ pub(crate) fn upload(
     Ok((found, record))
 }
 
-/// What an upload wants of checksums: the algorithm, and whether the whole gets one of the whole.
+/// The checksum settings of an upload: the algorithm, and whether the object gets a checksum of its
+/// whole content.
 fn wants(input: &CreateMultipartUploadInput) -> S3Result<Option<(Algorithm, bool)>> {
     let algorithm = match &input.checksum_algorithm {
         Some(name) => Some(Algorithm::named(name.as_str())?),
@@ -95,7 +96,7 @@ fn wants(input: &CreateMultipartUploadInput) -> S3Result<Option<(Algorithm, bool
     }
 }
 
-/// The type of the whole's checksum.
+/// The checksum type of the whole object.
 pub(crate) fn kind_told(is_whole: bool) -> ChecksumType {
     ChecksumType::from_static(if is_whole { "FULL_OBJECT" } else { "COMPOSITE" })
 }
@@ -141,7 +142,7 @@ fn part_number(number: i32) -> S3Result<u16> {
     number.ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, message))
 }
 
-/// Keeps a part; for a thread that may block.
+/// Stores a part; for a thread that may block.
 fn keep(store: &Store, part: &PartName, content: &Content, digest: &Digest) -> S3Result<()> {
     let (file, len) = match content {
         Content::File(file) => (file, None),
@@ -184,7 +185,7 @@ pub(crate) async fn part(
         return Err(refuse(S3ErrorCode::InvalidRequest, message));
     }
     incoming.or_with(wants.map_or(Algorithm::Crc64Nvme, |(algorithm, _)| algorithm));
-    // Whether it waits for its backend is about the whole, not about a part.
+    // The answer does not wait for the backend: only a whole object is written through.
     let written = admit(door, (&bucket, &of_key)).await?;
     let part = PartName { bucket, id, number };
     let replicas = written.replicas(&of_key);
@@ -203,7 +204,7 @@ pub(crate) async fn part(
     answer(output)
 }
 
-/// A range of a copy's source: `bytes=first-last`, both within it.
+/// The range of a copy's source: `bytes=first-last`, both within the source.
 fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
     let Some(text) = text else { return Ok((0, all)) };
     let parsed = text.strip_prefix("bytes=").and_then(|it| it.split_once('-'));
@@ -220,10 +221,10 @@ fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
     Ok((first, last - first + 1))
 }
 
-/// A part that is copied.
+/// A part being copied.
 struct PartCopying {
     from: Source,
-    /// What is asked of its source, and which bytes of it.
+    /// The conditions on its source, and the requested range.
     conditions: Conditions,
     range: Option<String>,
     part: PartName,
@@ -232,7 +233,7 @@ struct PartCopying {
 }
 
 impl PartCopying {
-    /// Where the bytes lie in the source, and how many they are.
+    /// Offset and length of the range in the source.
     fn place(&self, source: &View) -> S3Result<(u64, u64)> {
         let (offset, len) = copy_range(self.range.as_deref(), source.attr.size)?;
         if len > BODY_MAX {
@@ -245,7 +246,7 @@ impl PartCopying {
         Target { is_file: true, replicas: self.replicas, part: Some(self.part.clone()) }
     }
 
-    /// Of a source in the pool; for a thread that may block.
+    /// Copies from a source in the pool; for a thread that may block.
     fn duplicated(&self, store: &Store) -> S3Result<(Content, Digest)> {
         let (object, view, file) = self.from.open(store, &self.conditions)?;
         let place = self.place(&view)?;
@@ -255,7 +256,7 @@ impl PartCopying {
         Ok((content, hasher.finish()))
     }
 
-    /// Of bytes that a backend sends.
+    /// Receives bytes from a backend.
     async fn received(
         &self,
         door: &Arc<Door>,
@@ -276,8 +277,8 @@ impl PartCopying {
         door.blocking(move |_| arrived.checked()).await
     }
 
-    /// Makes it: its digest, and when that was. What only the backend has goes by the cache, as the parts of a large object would each
-    /// bring all of it here.
+    /// Makes the part; returns its digest and time. A source at the backend bypasses the cache,
+    /// because each part of a large object would fill all of it.
     async fn done(self: Arc<Self>, door: &Arc<Door>) -> S3Result<(Digest, Timestamp)> {
         for _ in 0..TRIES {
             let far = self.from.far(door, &self.conditions, |view| self.place(view)).await?;
@@ -290,7 +291,7 @@ impl PartCopying {
             let duplicated = door.blocking(move |store| copying.duplicated(store)).await;
             drop(memory);
             match duplicated {
-                // It was here when it was looked for.
+                // The source was evicted after it was located.
                 Err(error)
                     if is_given_up(door, (&self.from.bucket, &self.from.key), &error).await? => {}
                 done => return self.kept(door, done?).await,
@@ -299,7 +300,7 @@ impl PartCopying {
         Err(S3ErrorCode::SlowDown.into())
     }
 
-    /// Gives the part what was made for it.
+    /// Stores the content as the part.
     async fn kept(
         self: Arc<Self>,
         door: &Arc<Door>,

@@ -1,4 +1,4 @@
-//! A bucket's settings about whom objects belong to, and about lists that would make something public.
+//! Settings of a bucket: ownership of objects, and the block of public access.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) fn named(name: &str) -> S3Result<Ownership> {
     }
 }
 
-/// A bucket has a list of its own, or leaves all to its owner.
+/// The error for a bucket with a list of its own and `BucketOwnerEnforced`.
 pub(crate) fn no_lists() -> S3Error {
     let message = "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting";
     let code = "InvalidBucketAclWithObjectOwnership";
@@ -60,7 +60,7 @@ pub(crate) async fn put_controls(
     answer(PutBucketOwnershipControlsOutput::default())
 }
 
-/// `GetBucketOwnershipControls`: none of a bucket where it was never set; writers own what they write there.
+/// `GetBucketOwnershipControls`: an error if never set; then writers own their objects.
 pub(crate) async fn get_controls(
     door: &Arc<Door>,
     request: S3Request<GetBucketOwnershipControlsInput>,
@@ -118,7 +118,7 @@ pub(crate) async fn put_block(
     answer(PutPublicAccessBlockOutput::default())
 }
 
-/// `GetPublicAccessBlock`: none of a bucket where it was never set, and nothing is blocked there.
+/// `GetPublicAccessBlock`: an error if never set; then nothing is blocked.
 pub(crate) async fn get_block(
     door: &Arc<Door>,
     request: S3Request<GetPublicAccessBlockInput>,

@@ -20,7 +20,7 @@ use crate::receive::{Content, Incoming, Said, Target};
 use crate::record::{Record, View, encode};
 use crate::store::{Body, Expect, Put, PutObject, Store, UploadId};
 
-/// How often a condition is looked at anew when what is there changed meanwhile.
+/// Retries of a condition when the present object changes concurrently.
 const TRIES: usize = 8;
 
 /// The checksum headers of an input of `s3s`.
@@ -37,7 +37,7 @@ macro_rules! sums {
 }
 pub(crate) use sums;
 
-/// Tells a checksum in an output of `s3s`.
+/// Sets a checksum in an output of `s3s`.
 macro_rules! tell_sum {
     ($output:expr, $sum:expr) => {
         if let Some(sum) = $sum {
@@ -54,29 +54,29 @@ macro_rules! tell_sum {
 }
 pub(crate) use tell_sum;
 
-/// Whether a checksum is of the parts' checksums.
+/// The type of a checksum.
 pub(crate) fn sum_type(sum: &Sum) -> s3s::dto::ChecksumType {
     let name = if sum.composite { "COMPOSITE" } else { "FULL_OBJECT" };
     s3s::dto::ChecksumType::from_static(name)
 }
 
-/// A new object, its place and what is asked of it.
+/// A new object, its location and its conditions.
 pub(crate) struct New<'a> {
     pub(crate) bucket: &'a str,
     pub(crate) key: &'a str,
     pub(crate) content: &'a Content,
     pub(crate) record: &'a Record,
     pub(crate) conditions: &'a Conditions,
-    /// The replicas of small bytes, should they go to chunks.
+    /// The replicas of small bytes, if they are written to chunks.
     pub(crate) replicas: u8,
-    /// The upload that ends with it.
+    /// The upload that it completes.
     pub(crate) upload: Option<UploadId>,
 }
 
 /// Stores an object as its conditions allow; for a thread that may block.
 ///
 /// # Errors
-/// Of the conditions; `ConditionalRequestConflict` when others change the key all the time.
+/// Those of the conditions; `ConditionalRequestConflict` when others keep changing the key.
 pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
     let attachment = encode(new.record);
     let key = new.key.as_bytes();
@@ -106,7 +106,7 @@ pub(crate) fn store(store: &Store, new: &New<'_>) -> S3Result<View> {
     Err(S3ErrorCode::ConditionalRequestConflict.into())
 }
 
-/// Stores an object as its conditions allow: small bytes without a thread that waits.
+/// Stores an object as its conditions allow: small bytes without a blocking thread.
 async fn stored(
     door: &Arc<Door>,
     (bucket, key): (&str, &str),
@@ -122,7 +122,7 @@ async fn stored(
         let put = PutObject { bucket, key, body, attachment, expect, replicas, origin: None };
         let question = volume.question_put(&put).in_bucket()?;
         let reply = door.question(question).await?;
-        // Unmet: what is there decides.
+        // If a condition fails, the present object decides.
         if let Put::Done { object, .. } = reply.and_then(|it| volume.put_done(it)).in_bucket()? {
             return Ok(View::of(&object));
         }
@@ -143,10 +143,11 @@ async fn stored(
     .await
 }
 
-/// What became of a write whose condition wanted something there: what was there may have been given up before.
+/// The result of a write with a condition on the present object, which may have been evicted before
+/// the write.
 ///
 /// # Errors
-/// `ConditionalRequestConflict` then: the client may try again.
+/// `ConditionalRequestConflict` if it was evicted: the client may retry.
 pub(crate) async fn told_of_room<T>(
     door: &Arc<Door>,
     at: (&str, &str),
@@ -189,7 +190,7 @@ pub(crate) async fn put_object(
     let mut incoming = Incoming::new(input.body.take(), trailing_headers, &said)?;
     let written = admit(door, (&input.bucket, &input.key)).await?;
     record.check_behind(written.goes_behind(&input.key))?;
-    // As AWS does for those that name none.
+    // The default of AWS.
     incoming.or_with(Algorithm::Crc64Nvme);
     let replicas = written.replicas(&input.key);
     let arrived = incoming.receive(door, Target::of(replicas)).await?;
@@ -213,7 +214,7 @@ pub(crate) async fn put_object(
     Ok(answer)
 }
 
-/// Keys of 1 to 1,024 bytes without a NUL.
+/// Checks that a key has 1 to 1,024 bytes and no NUL.
 ///
 /// # Errors
 /// `KeyTooLongError`, `InvalidArgument`.

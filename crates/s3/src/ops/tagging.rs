@@ -21,7 +21,7 @@ use crate::error::{Told as _, refuse};
 use crate::record::{Record, View, decode, encode_over};
 use crate::store::{Expect, Object, Put, Store};
 
-/// Tags of an object, of a bucket, and the characters of their keys and values, as AWS.
+/// Limits of AWS: tags of an object and of a bucket, and characters of their keys and values.
 const OBJECT_MAX: usize = 10;
 const BUCKET_MAX: usize = 50;
 const KEY_MAX: usize = 128;
@@ -52,7 +52,7 @@ fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
     Ok(tags)
 }
 
-/// What AWS allows in tags: letters, numbers, spaces and some signs.
+/// Characters that AWS allows in tags: letters, numbers, spaces and some signs.
 fn may_be_in_tag(it: char) -> bool {
     let is_space = it.is_whitespace() && !it.is_control();
     it.is_alphabetic() || it.is_numeric() || is_space || "_.:/=+-@".contains(it)
@@ -90,7 +90,7 @@ pub(crate) fn parse_header(text: &str) -> S3Result<Tags> {
     checked(pairs.collect::<S3Result<Tags>>()?, OBJECT_MAX)
 }
 
-/// The text of a percent-encoded one.
+/// Decodes a percent-encoded text.
 pub(crate) fn plain(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::new(), text.bytes());
     while let Some(byte) = rest.next() {
@@ -107,7 +107,7 @@ pub(crate) fn plain(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Changes the record of an object as it is now, whoever else changes it.
+/// Changes the record of the present object, and retries after concurrent changes.
 fn change(
     store: &Store,
     (bucket, key): (&str, &str),
@@ -122,14 +122,14 @@ fn change(
         let before = attachment.map(|it| it.bytes).unwrap_or_default();
         let mut record = decode(&before).unwrap_or_else(Record::current);
         if !is_current {
-            // The new record counts as one of the content that is there now.
+            // The new record counts as that of the present content.
             record = record.without_content();
         }
-        // That of what a mount wrote is made of its times, which this changes.
+        // The `ETag` of a file written by a mount is made of its times, which this change modifies.
         record.etag.get_or_insert(etag);
         let fitted = record.check_behind(goes_behind).is_ok();
         change(&mut record)?;
-        // One that is too much already is shut all the same.
+        // A record that is already too large may still be changed.
         record.check_behind(goes_behind && fitted)?;
         let record = record.bounded();
         let expect = Expect::Exactly { ino: attr.ino, version: attr.version };
@@ -143,7 +143,7 @@ fn change(
     Err(S3ErrorCode::ConditionalRequestConflict.into())
 }
 
-/// The same, in a bucket that may be backed.
+/// Changes the record of an object in a bucket that may be backed.
 pub(super) async fn changed(
     door: &Arc<Door>,
     (bucket, key): (String, String),
@@ -171,7 +171,7 @@ pub(super) async fn changed(
     Err(S3ErrorCode::SlowDown.into())
 }
 
-/// The tags of an object, wherever it is: its bytes stay there.
+/// The tags of an object, wherever it is; its bytes stay there.
 async fn tags(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Tags> {
     let kept = |object: &Object| {
         let record = object.attachment.as_ref().and_then(|it| decode::<Record>(&it.bytes));
@@ -185,7 +185,7 @@ async fn tags(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Tags> {
         Seen::Here(there, _) => Ok(kept(&there.object)),
         Seen::Nowhere => Err(S3ErrorCode::NoSuchKey.into()),
         Seen::There(_) => {
-            // Of a key that is not there some say that it has no tags.
+            // Some backends return no tags for a missing key, so check that it exists.
             look::remote(door, &backed, key).await?;
             fetch::tags(door, &backed, key).await
         }

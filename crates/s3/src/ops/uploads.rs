@@ -1,4 +1,4 @@
-//! `ListMultipartUploads`, and the sweep of uploads that nobody will complete.
+//! `ListMultipartUploads`, and the sweep of abandoned uploads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::error::{Told as _, refuse};
 use crate::record::{Record, decode};
 use crate::store::{Store, Upload, UploadId};
 
-/// Uploads that are asked for at once.
+/// Uploads requested at once.
 const PAGE: u32 = 1_000;
 
 /// A line of the answer.
@@ -37,7 +37,7 @@ struct Asked {
     max: usize,
 }
 
-/// The uploads behind the marker, with common prefixes; and whether there are more.
+/// The uploads after the marker, with common prefixes; and whether there are more.
 fn gather(store: &Store, asked: &Asked) -> S3Result<(Vec<Line>, bool)> {
     let mut lines = Vec::new();
     let mut last_prefix: Option<Vec<u8>> = None;
@@ -102,7 +102,7 @@ pub(crate) async fn list(
         Some(text) => {
             id(text).map_err(|_| refuse(S3ErrorCode::InvalidArgument, "Invalid uploadId marker"))?
         }
-        // Behind all uploads of the key, or before everything.
+        // After all uploads of the key, or before everything.
         None => UploadId(if input.key_marker.is_some() { u64::MAX } else { 0 }),
     };
     let bytes = |it: &Option<String>| it.clone().unwrap_or_default().into_bytes();
@@ -149,7 +149,8 @@ pub(crate) async fn list(
     })
 }
 
-/// Gives up uploads that are older than this; returns how many. Any number of gateways may do it at the same time.
+/// Aborts uploads older than `age`; returns how many. Any number of gateways may do it
+/// concurrently.
 pub(crate) fn sweep(store: &Store, age: Duration) -> S3Result<usize> {
     let before = RealClock::wall_ms() / 1_000;
     let before = before.saturating_sub(age.as_secs());

@@ -1,4 +1,5 @@
-//! `ListObjectVersions` of buckets that have no versions: each object is the latest one, and is called `null`.
+//! `ListObjectVersions` of buckets without versions: each object is the latest version, with the id
+//! `null`.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::door::Door;
 use crate::error::refuse;
 use crate::record::View;
 
-/// What an object without versions has as the id of its only one.
+/// The version id of an object without versions.
 pub(crate) const NULL: &str = "null";
 
 fn version(key: String, view: &View, who: &Asker) -> ObjectVersion {
@@ -57,7 +58,7 @@ pub(crate) async fn list(
         max,
     };
     let found = page(door, asked).await?;
-    // A key has one version: the next page begins behind the key, whatever version was the last.
+    // A key has one version: the next page begins after the key, whichever version was the last.
     let is_key = found.items.last().is_some_and(|it| it.view.is_some());
     let next_version_id_marker = (is_key && found.next.is_some()).then(|| NULL.to_owned());
     let (mut versions, mut prefixes) = (Vec::new(), Vec::new());
