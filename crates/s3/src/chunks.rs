@@ -1,6 +1,7 @@
-//! Bodies in chunks (`aws-chunked`) on their way to `s3s`, which has all of a chunk in memory before it gives any of it. Chunks that
-//! nobody signed are cut into the pieces that they come in, so nothing waits for their end. What is signed cannot be cut: it is
-//! bounded, and counted. Signatures, trailers and lengths are left to `s3s`.
+//! Chunked bodies (`aws-chunked`) on their way to `s3s`, which buffers a whole chunk before it
+//! passes it on. Unsigned chunks are split into the pieces in which they arrive, so nothing waits
+//! for their end. A signed chunk cannot be split: its size is bounded, and its memory is accounted
+//! for. Signatures, trailers and lengths are left to `s3s`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,25 +15,25 @@ use memchr::memchr;
 use s3s::{Body, StdError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The longest chunk with a signature in bytes. AWS' clients make them of 64 KiB to 1 MiB.
+/// The longest signed chunk in bytes. AWS clients use 64 KiB to 1 MiB.
 pub(crate) const SIGNED_MAX: u64 = 16 << 20;
-/// Memory for chunks with signatures, in KiB.
+/// Memory for signed chunks, in KiB.
 const SIGNED_KIB: usize = 64 << 10;
-/// A chunk waits for memory this long: less than a body may stand still.
+/// How long a chunk waits for memory: less than a body may stall.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest line before a chunk, as `s3s` has it.
+/// The longest line before a chunk, as in `s3s`.
 const LINE_MAX: usize = 1 << 10;
 
-/// What a body fails with, told apart by text as the errors of `s3s` are.
+/// Errors of a body, distinguished by their text like the errors of `s3s`.
 pub(crate) const TOO_LONG: &str = "SignedChunkTooLong";
 pub(crate) const NO_MEMORY: &str = "NoMemoryForSignedChunks";
-/// As `s3s` calls these.
+/// The texts of `s3s` for these errors.
 const MALFORMED: &str = "FormatError";
 const INCOMPLETE: &str = "Incomplete";
 
-/// What bodies in chunks share.
+/// State shared by chunked bodies.
 pub(crate) struct Chunks {
-    /// Memory for chunks with signatures, in KiB.
+    /// Memory for signed chunks, in KiB.
     memory: Arc<Semaphore>,
 }
 
@@ -41,7 +42,7 @@ impl Chunks {
         Self { memory: Arc::new(Semaphore::new(SIGNED_KIB)) }
     }
 
-    /// A body as `s3s` may have it: the same, unless it comes in chunks.
+    /// Prepares a body for `s3s`; a body without chunks stays unchanged.
     pub(crate) fn of(&self, headers: &HeaderMap, body: Body) -> Body {
         if !is_chunked(headers) {
             return body;
@@ -58,7 +59,7 @@ impl Chunks {
     }
 }
 
-/// Whether `s3s` takes a body for one in chunks: its signature is in headers, and says so.
+/// Whether `s3s` treats a body as chunked: its signature is in the headers and declares chunks.
 fn is_chunked(headers: &HeaderMap) -> bool {
     let begins = |name: &str, with: &[u8]| {
         headers.get(name).is_some_and(|it| it.as_bytes().starts_with(with))
@@ -66,13 +67,13 @@ fn is_chunked(headers: &HeaderMap) -> bool {
     begins(AUTHORIZATION.as_str(), b"AWS4-") && begins("x-amz-content-sha256", b"STREAMING-")
 }
 
-/// A body, and what of it is handed on next.
+/// A body, and the pieces to pass on next.
 struct Pieces {
     body: Body,
     input: Bytes,
     cutter: Cutter,
     memory: Arc<Semaphore>,
-    /// Memory of the signed chunk that `s3s` gathers.
+    /// Memory of the signed chunk that `s3s` is buffering.
     held: Option<OwnedSemaphorePermit>,
     is_over: bool,
 }
@@ -108,7 +109,7 @@ impl Pieces {
         }
     }
 
-    /// Takes memory for a chunk; `s3s` has given away the one before by the time it asks for this.
+    /// Takes memory for a chunk; `s3s` has released the previous one by the time it asks for this.
     async fn hold(&mut self, len: u64) -> Result<(), StdError> {
         self.held = None;
         let kib = u32::try_from(len.div_ceil(1 << 10)).unwrap_or(u32::MAX);
@@ -123,32 +124,33 @@ impl Pieces {
     }
 }
 
-/// Where in a body it is.
+/// The position in a body.
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// In the line before a chunk.
     #[default]
     Line,
-    /// In a chunk of which so many bytes are left.
+    /// In a chunk with `left` bytes to come.
     Data { left: u64, is_signed: bool },
-    /// Behind a chunk: so many bytes of the end of its line have come.
+    /// After a chunk: `seen` bytes of its line end have arrived.
     End { seen: usize, is_signed: bool },
-    /// Behind the last chunk.
+    /// After the last chunk.
     Rest,
 }
 
-/// Cuts a body.
+/// Splits a body.
 #[derive(Debug, Default)]
 struct Cutter {
     state: State,
-    /// What has come of a line.
+    /// The beginning of a line.
     line: Vec<u8>,
-    /// What is handed on next.
+    /// The pieces to pass on next.
     out: VecDeque<Bytes>,
 }
 
 impl Cutter {
-    /// Takes some of what has come; the length of a signed chunk that begins with it, 0 behind the last one.
+    /// Consumes some input. Returns the length of a signed chunk that begins with it, and 0 after
+    /// the last chunk.
     fn step(&mut self, input: &mut Bytes) -> Result<Option<u64>, &'static str> {
         if input.is_empty() {
             return Ok(None);
@@ -190,7 +192,7 @@ impl Cutter {
         }
         let is_last = left == 0;
         self.state = if is_last { State::Rest } else { State::Data { left, is_signed } };
-        // The pieces of one that is cut get lines of their own.
+        // The pieces of a split chunk get their own lines.
         if is_last || is_signed {
             self.out.push_back(line.into());
         }
@@ -214,7 +216,7 @@ impl Cutter {
         };
     }
 
-    /// Nothing more comes.
+    /// The end of the input.
     fn end(&mut self) -> Result<(), &'static str> {
         match self.state {
             State::Data { .. } | State::End { .. } => Err(INCOMPLETE),
@@ -227,14 +229,14 @@ impl Cutter {
     }
 }
 
-/// The length that the line before a chunk tells, and whether there is more in it: a signature.
+/// The length in the line before a chunk, and whether a signature follows it.
 fn parsed(line: &[u8]) -> Option<(u64, bool)> {
     let line = line.strip_suffix(b"\r\n")?;
     let (len, is_signed) = match memchr(b';', line) {
         Some(at) => (&line[..at], true),
         None => (line, false),
     };
-    // `s3s` reads the first eight digits of a line, and gets no other than this.
+    // `s3s` reads the first eight digits of a line, and gets only lines of that form.
     let digits_max = if is_signed { 8 } else { 16 };
     if len.len() > digits_max || !len.iter().all(u8::is_ascii_hexdigit) {
         return None;
@@ -250,7 +252,7 @@ mod tests {
 
     const TRAILER: &[u8] = b"x-amz-checksum-crc32:AAAA\r\n\r\n";
 
-    /// What a cutter makes of a body that comes in pieces: what was handed on, and what it ended with.
+    /// Splits a body that arrives in pieces: returns the output and the final result.
     fn cut<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Result<(), &'static str>) {
         let (mut cutter, mut all) = (Cutter::default(), Vec::new());
         let mut take = |cutter: &mut Cutter| {
@@ -270,7 +272,7 @@ mod tests {
         (all, end)
     }
 
-    /// The bytes of unsigned chunks, the longest of these, and what is behind the last.
+    /// The bytes of unsigned chunks, the length of the longest, and the rest after the last.
     fn decoded(mut body: &[u8]) -> (Vec<u8>, usize, &[u8]) {
         let (mut all, mut longest) = (Vec::new(), 0);
         loop {
@@ -292,7 +294,7 @@ mod tests {
         [line.as_bytes(), b"\r\n", bytes, b"\r\n"].concat()
     }
 
-    /// Pieces of random lengths up to this.
+    /// Pieces of random lengths up to `len_max`.
     fn split<'a>(mut body: &'a [u8], len_max: usize, rng: &mut Rng) -> Vec<&'a [u8]> {
         let mut pieces = Vec::new();
         while !body.is_empty() {
@@ -338,7 +340,7 @@ mod tests {
         }
         let out: Vec<Bytes> = cutter.out.drain(..).collect();
         assert_eq!(out.concat(), b"5\r\nhello\r\n");
-        // Nothing of it is kept either.
+        // It is not buffered either.
         assert!(cutter.line.is_empty());
     }
 
@@ -385,7 +387,7 @@ mod tests {
         for cut_off in ["5\r\nhell", "5\r\nhello", "5\r\nhello\r"] {
             assert_eq!(cut([cut_off.as_bytes()]).1, Err(INCOMPLETE), "{cut_off:?}");
         }
-        // What ends between chunks is for who knows how long the body is.
+        // An end between chunks is for the caller to judge, which knows the length of the body.
         assert_eq!(cut([&b"5\r\nhello\r\n"[..]]).1, Ok(()));
     }
 
@@ -411,7 +413,7 @@ mod tests {
             all.extend(piece.unwrap());
         }
         assert!(all == body && free() == SIGNED_KIB);
-        // Others pass as they are.
+        // Other bodies pass unchanged.
         let plain = chunks.of(&HeaderMap::new(), Body::from(b"5\r\nhello\r\n".to_vec()));
         assert_eq!(plain.bytes().unwrap(), &b"5\r\nhello\r\n"[..]);
     }

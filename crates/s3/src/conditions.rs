@@ -7,7 +7,7 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use crate::record::View;
 use crate::store::Expect;
 
-/// What a request asks of what is there.
+/// The conditions of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Conditions {
     pub(crate) if_match: Option<ETagCondition>,
@@ -22,7 +22,7 @@ pub(crate) fn time(stamp: millpond_types::meta::Timestamp) -> Timestamp {
     Timestamp::from(std::time::SystemTime::UNIX_EPOCH + since)
 }
 
-/// An `ETag` as `s3s` has it.
+/// An `ETag` in the form of `s3s`.
 pub(crate) fn etag(text: &str) -> ETag {
     ETag::Strong(text.to_owned())
 }
@@ -53,8 +53,8 @@ fn not_modified(view: &View) -> S3Error {
     error
 }
 
-/// Whether an object is the one that `If-Range` names by its `ETag` or its time (RFC 9110, 13.1.5): only then a range of it is a
-/// part of what the client has.
+/// Whether `If-Range` names this version of an object, by its `ETag` or its time (RFC 9110,
+/// 13.1.5). Otherwise a range of the object does not match the data that the client already has.
 pub(crate) fn is_still(text: &str, view: &View) -> bool {
     let text = text.trim();
     if let Some(etag) = text.strip_prefix('"') {
@@ -66,7 +66,7 @@ pub(crate) fn is_still(text: &str, view: &View) -> bool {
 }
 
 impl Conditions {
-    /// For GET and HEAD.
+    /// Checks the conditions of GET and HEAD.
     ///
     /// # Errors
     /// `PreconditionFailed`; `NotModified`, with the headers of a 304.
@@ -78,7 +78,7 @@ impl Conditions {
         }
     }
 
-    /// For the source of a copy.
+    /// Checks the conditions on the source of a copy.
     ///
     /// # Errors
     /// `PreconditionFailed`.
@@ -86,7 +86,8 @@ impl Conditions {
         self.unmet(view).map_or(Ok(()), |_| Err(failed()))
     }
 
-    /// Whether something is not met: true if it was asked for something newer. A match by `ETag` goes before times.
+    /// Whether a condition fails: true if the client wanted something newer. `ETag`s take
+    /// precedence over times.
     fn unmet(&self, view: &View) -> Option<bool> {
         let changed = time(view.attr.mtime);
         match (&self.if_match, &self.unmodified_since) {
@@ -101,10 +102,12 @@ impl Conditions {
         }
     }
 
-    /// For what writes: whether what is there may be replaced, and what is expected to be there then.
+    /// Checks the conditions of a write against the present object; returns the precondition for
+    /// the metas.
     ///
     /// # Errors
-    /// `PreconditionFailed`; `NoSuchKey` when something must be there; `NotImplemented` for both conditions at once.
+    /// `PreconditionFailed`; `NoSuchKey` when an object must exist; `NotImplemented` for both
+    /// conditions at once.
     pub(crate) fn check_write(&self, there: Option<&View>) -> S3Result<Expect> {
         let (condition, is_wanted) = match (&self.if_match, &self.if_none_match) {
             (None, None) => return Ok(Expect::Any),
@@ -124,7 +127,7 @@ impl Conditions {
         }
     }
 
-    /// Whether what is there matters at all.
+    /// Whether there is a condition on the present object.
     pub(crate) const fn is_for_write(&self) -> bool {
         self.if_match.is_some() || self.if_none_match.is_some()
     }

@@ -1,5 +1,5 @@
-//! Bodies that are documents (XML), on their way to `s3s`: compared with the checksums of their request, and with what `s3s` passes
-//! over in them.
+//! Document bodies (XML) on their way to `s3s`: compared with the checksums of their request, and
+//! searched for elements that `s3s` ignores.
 
 use std::sync::Arc;
 
@@ -15,33 +15,36 @@ use crate::error::absent;
 use crate::gate::has_subresource;
 use crate::hash::{Algorithm, Expected, Hasher};
 
-/// Sub-resources of an object that a document is sent to, but for the parts of an upload: its checksums are those of the object.
+/// Sub-resources of an object that take a document. Not those of uploads: their checksums are those
+/// of the object.
 const OF_OBJECTS: [&str; 2] = ["acl", "tagging"];
-/// So much of a document is looked through for what `s3s` passes over: all of what makes a bucket.
+/// Bytes of a document that are searched for elements that `s3s` ignores: longer than any document
+/// that makes a bucket.
 const LOOKED_AT: usize = 64 << 10;
 
-/// What is wrong with a document, once it has been read.
+/// The error of a document, set once it has been read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wrong(Arc<Mutex<Option<S3Error>>>);
 
 impl Wrong {
-    /// What was found.
+    /// The error that was found.
     pub(crate) fn take(&self) -> Option<S3Error> {
         self.0.lock().take()
     }
 }
 
-/// What a document is compared with.
+/// The checks of a document.
 pub(crate) struct Document {
     expected: Expected,
     makes_bucket: bool,
 }
 
-/// The body of a request as a document, if it is one.
+/// The checks for the body of a request, if it is a document.
 ///
 /// # Errors
-/// `InvalidDigest` and `InvalidRequest` for checksums that cannot be; `NotImplemented` for one in chunks, which only objects
-/// and parts come in: `s3s` would compare its length with that of the chunks.
+/// `InvalidDigest` and `InvalidRequest` for invalid checksums; `NotImplemented` for a chunked
+/// document: only objects and parts are chunked, and `s3s` would compare the document's length with
+/// that of the chunks.
 pub(crate) fn of(
     (method, uri): (&Method, &Uri),
     headers: &HeaderMap,
@@ -68,7 +71,7 @@ pub(crate) fn of(
     Ok(Some(Document { expected, makes_bucket: *method == Method::PUT && !has_subresource(uri) }))
 }
 
-/// A body that is read.
+/// A body being read.
 struct Reading {
     body: Body,
     hasher: Hasher,
@@ -111,10 +114,11 @@ impl Reading {
 }
 
 impl Document {
-    /// The body as `s3s` may have it: it ends with an error where something is `wrong`.
+    /// The body to pass to `s3s`: it ends with an error if a check fails; the error is then in
+    /// `wrong`.
     ///
     /// # Errors
-    /// `BadDigest` for one without a byte, which stays what it is: it needs no length.
+    /// `BadDigest` for an empty body, which is passed on unchanged: it needs no length.
     pub(crate) fn compared(self, body: Body, wrong: &Wrong) -> S3Result<Body> {
         let hasher = Hasher::new(self.expected.algorithm());
         if body.is_end_stream() {

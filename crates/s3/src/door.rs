@@ -1,4 +1,5 @@
-//! What all requests of a gateway share: the volume, the credentials, memory and threads.
+//! The context that all requests of a gateway share: the volume, the credentials, memory and
+//! threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,59 +21,59 @@ use crate::spare::Spare;
 use crate::store::{Found, KeyState, Object, Store};
 use crate::together::Together;
 
-/// Memory for bodies that come in, in KiB.
+/// Memory for incoming bodies, in KiB.
 const IN_KIB: usize = 128 << 10;
-/// The same for those that go out.
+/// Memory for outgoing bodies, in KiB.
 const OUT_KIB: usize = 128 << 10;
-/// A body waits for memory this long.
+/// How long a body waits for memory.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(30);
-/// Questions that metas are asked at once; others wait for their turn.
+/// Concurrent questions to metas; others wait for their turn.
 const QUESTIONS_MAX: usize = 64;
-/// Buckets whose rules for cross-origin requests are remembered at most, and how long.
+/// Buckets cached at most, and for how long.
 const BUCKETS_MAX: usize = 1_024;
 const BELIEVED: Duration = Duration::from_secs(1);
 const UNREADABLE: &str =
     "the settings of the bucket cannot be read: is there a gateway of a later version?";
 
-/// Of the configuration, what requests need.
+/// The configuration that requests need.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) region: String,
     pub(crate) domain: Option<String>,
-    /// Whether clients use TLS on its own sockets.
+    /// Whether clients use TLS on the gateway's own sockets.
     pub(crate) is_tls: bool,
 }
 
-/// A gateway's state; all of it can be lost.
+/// The state of a gateway; all of it can be lost.
 pub(crate) struct Door {
     pub(crate) settings: Settings,
     pub(crate) keys: Known,
     pub(crate) metrics: Arc<Metrics>,
-    /// The object stores behind it.
+    /// The backends.
     pub(crate) behind: Behind,
     store: RwLock<Option<Arc<Store>>>,
     asking: Semaphore,
     incoming: Arc<Semaphore>,
     outgoing: Arc<Semaphore>,
     buckets: Lately<About>,
-    /// Held while what is kept with a bucket is read, changed and written back.
+    /// Held while a bucket record is read, changed and written back.
     changing: Arc<Mutex<()>>,
-    /// Memory of bodies that have gone their way.
+    /// Reusable buffers of bodies.
     pub(crate) spare: Spare,
-    /// Where bodies are hashed.
+    /// The hasher of bodies.
     pub(crate) md5: Arc<Together>,
-    /// What is remembered of keys that are cached.
+    /// The memory about cached keys.
     pub(crate) cached: Cached,
 }
 
-/// An object that can be read.
+/// A readable object.
 pub(crate) struct There {
     pub(crate) object: Object,
-    /// None where the bytes are told with it.
+    /// None if the bytes are in the object.
     pub(crate) file: Option<File>,
 }
 
-/// What is remembered of a bucket.
+/// The cached data of a bucket.
 #[derive(Clone)]
 struct About {
     record: Arc<BucketRecord>,
@@ -86,7 +87,7 @@ impl About {
     }
 }
 
-/// Which way a body goes.
+/// The direction of a body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     In,
@@ -112,7 +113,7 @@ impl Door {
         }
     }
 
-    /// The volume can be used from now on.
+    /// Sets the volume, which can be used from now on.
     pub(crate) fn open(&self, store: Store) {
         *self.store.write() = Some(Arc::new(store));
     }
@@ -129,7 +130,7 @@ impl Door {
         })
     }
 
-    /// Has a thread that may block do something with the volume.
+    /// Runs a call to the volume on a thread that may block.
     pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> S3Result<T> + Send + 'static,
@@ -141,7 +142,8 @@ impl Door {
         }
     }
 
-    /// Has a meta do an operation on an object: without a thread that waits where this process has a meta, else with one.
+    /// Sends an operation on an object to a meta. Uses a blocking thread only if this process has
+    /// no meta.
     pub(crate) async fn question(
         &self,
         question: Question,
@@ -169,7 +171,7 @@ impl Door {
         reply.and_then(|reply| store.looked_up(reply)).in_bucket()
     }
 
-    /// Looks a key up to read it, and what its backend is to have.
+    /// Looks up a key for a read, together with its state for the backend.
     ///
     /// # Errors
     /// As [`Door::look_up`].
@@ -184,20 +186,20 @@ impl Door {
         Ok((there, state))
     }
 
-    /// Something may have been queued for a backend: the persister looks.
+    /// Wakes the persister for all buckets, since keys may have been queued.
     pub(crate) fn wake_persister(&self) {
         self.behind.wakes.wake_all();
     }
 
-    /// The same of one bucket.
+    /// Wakes the persister for one bucket.
     pub(crate) fn wake_bucket(&self, bucket: &str) {
         self.behind.wakes.wake(bucket);
     }
 
-    /// Memory for a body.
+    /// Takes memory for a body.
     ///
     /// # Errors
-    /// `SlowDown` when others have all of it for long.
+    /// `SlowDown` when others hold all of it for too long.
     pub(crate) async fn memory(&self, way: Way, bytes: usize) -> S3Result<OwnedSemaphorePermit> {
         let pool = match way {
             Way::In => &self.incoming,
@@ -211,12 +213,12 @@ impl Door {
         }
     }
 
-    /// What is kept with a bucket, as of a second ago at most; none of a bucket that is not there.
+    /// The record of a bucket, at most a second old; none if the bucket does not exist.
     pub(crate) async fn bucket(&self, name: &str) -> S3Result<Option<Arc<BucketRecord>>> {
         Ok(self.about(name).await?.map(|it| it.record))
     }
 
-    /// What backs a bucket, as of a second ago at most.
+    /// The backing of a bucket, at most a second old.
     pub(crate) async fn backing(&self, name: &str) -> S3Result<Option<Arc<Backing>>> {
         Ok(self.about(name).await?.and_then(|it| it.backing))
     }
@@ -237,12 +239,12 @@ impl Door {
         }
     }
 
-    /// What was remembered of a bucket is out of date.
+    /// Drops the cached data of a bucket.
     pub(crate) fn forget_bucket(&self, name: &str) {
         self.buckets.changed(name);
     }
 
-    /// Changes what is kept with a bucket, for somebody who may.
+    /// Changes the record of a bucket for an authorized requester.
     pub(crate) async fn change_bucket(
         &self,
         of: (&str, &Asker),
@@ -255,10 +257,10 @@ impl Door {
         self.try_change_bucket(of, change).await
     }
 
-    /// The same, if what is kept by now lets it.
+    /// Like [`Door::change_bucket`], with a change that may fail on the present record.
     ///
     /// # Errors
-    /// `NoSuchBucket`; `AccessDenied` if another has the bucket by now; those of `change`.
+    /// `NoSuchBucket`; `AccessDenied` if the bucket now has another owner; those of `change`.
     pub(crate) async fn try_change_bucket(
         &self,
         (name, who): (&str, &Asker),

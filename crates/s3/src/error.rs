@@ -1,4 +1,4 @@
-//! What a failure is called in S3.
+//! Maps failures to S3 errors.
 
 use millpond_client::{ClientError, ErrorKind};
 use millpond_types::meta::MetaError;
@@ -21,12 +21,12 @@ pub(crate) fn refuse(
     S3Error::with_message(code, message)
 }
 
-/// What is not there is refused by its name.
+/// The error for a feature that is not implemented; it names the feature.
 pub(crate) fn absent(what: &str) -> S3Error {
     refuse(S3ErrorCode::NotImplemented, format!("{what} is not implemented by this gateway"))
 }
 
-/// The S3 error of a call to the volume. `missing` is what it means that something was not found.
+/// The S3 error of a call to the volume. `missing` is the code for `NotFound`.
 pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     let code = match &error {
         ClientError::File { source, .. } => of_meta(*source, missing),
@@ -56,7 +56,7 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     told
 }
 
-/// There is no room; why is its source.
+/// The error for a full pool; its source has the reason.
 fn full(error: ClientError) -> S3Error {
     let is_quota = matches!(error, ClientError::File { source: MetaError::Quota, .. });
     let message = if is_quota { "A quota would be broken." } else { "The cluster has no room." };
@@ -85,13 +85,13 @@ fn of_meta(error: MetaError, missing: S3ErrorCode) -> S3ErrorCode {
     }
 }
 
-/// Results of calls to the volume, in S3's words.
+/// Converts results of calls to the volume into S3 errors.
 pub(crate) trait Told<T> {
-    /// What was not found is the bucket.
+    /// `NotFound` means the bucket.
     fn in_bucket(self) -> S3Result<T>;
-    /// What was not found is the object.
+    /// `NotFound` means the object.
     fn of_object(self) -> S3Result<T>;
-    /// What was not found is the upload.
+    /// `NotFound` means the upload.
     fn of_upload(self) -> S3Result<T>;
 }
 
@@ -109,7 +109,8 @@ impl<T> Told<T> for Result<T, ClientError> {
     }
 }
 
-/// Why a body could not be received. `s3s` tells by text only, since its errors of streams are private.
+/// The error of an incoming body. Stream errors of `s3s` are private, so only their text tells them
+/// apart.
 pub(crate) fn of_body(error: &StdError) -> S3Error {
     let text = error.to_string();
     if text.contains(chunks::TOO_LONG) {
@@ -140,7 +141,7 @@ pub(crate) fn of_body(error: &StdError) -> S3Error {
     S3ErrorCode::IncompleteBody.into()
 }
 
-/// The text that AWS documents for a code that came without one.
+/// The documented AWS message for a code that came without one.
 pub(crate) fn message(code: &str) -> &'static str {
     match code {
         "AccessDenied" => "Access Denied",
@@ -211,7 +212,7 @@ pub(crate) fn message(code: &str) -> &'static str {
     }
 }
 
-/// The same for codes that are seldom seen.
+/// The same for rare codes.
 fn rare(code: &str) -> &'static str {
     match code {
         "BucketAlreadyExists" => {

@@ -1,6 +1,7 @@
-//! What of a request is refused before `s3s` sees it. `s3s` takes a sub-resource that it does not know, or not with this method, for
-//! the whole bucket or object: `DELETE /bucket?logging` would remove the bucket. It also passes over headers that change what is
-//! stored, in operations that have no field for them.
+//! Rejects requests before `s3s` sees them. `s3s` treats a sub-resource that it does not know, at
+//! least not with this method, as the whole bucket or object: `DELETE /bucket?logging` would remove
+//! the bucket. It also ignores headers that change the stored data, in operations without a field
+//! for them.
 
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName};
 use hyper::{Method, StatusCode, Uri};
@@ -9,14 +10,14 @@ use s3s::{S3ErrorCode, S3Result};
 use crate::error::{absent, custom, refuse};
 use crate::ops::tagging::plain;
 
-/// The longest form, with its file: `s3s` has all of it in memory.
+/// The longest form including its file: `s3s` buffers all of it.
 pub(crate) const FORM_MAX: u64 = 32 << 20;
 /// The token of temporary credentials.
 const TOKEN: &str = "x-amz-security-token";
-/// The longest that a presigned URL may be valid, in seconds.
+/// The maximum validity of a presigned URL, in seconds.
 const VALID_MAX: i64 = 7 * 24 * 3600;
 
-/// Sub-resources, with the methods that change something through them: of a bucket, and of an object.
+/// Sub-resources, with their methods that change something: on a bucket, and on an object.
 const SUBRESOURCES: [(&str, &str, &str); 37] = [
     ("accelerate", "PUT", ""),
     ("acl", "PUT", "PUT"),
@@ -57,7 +58,7 @@ const SUBRESOURCES: [(&str, &str, &str); 37] = [
     ("website", "PUT DELETE", ""),
 ];
 
-/// Sub-resources that neither `s3s` nor this gateway has, whatever the method.
+/// Sub-resources that neither `s3s` nor this gateway implements, with any method.
 const UNKNOWN: [&str; 7] = [
     "abac",
     "append",
@@ -68,12 +69,12 @@ const UNKNOWN: [&str; 7] = [
     "annotation",
 ];
 
-/// The way to sign that there is.
+/// The supported signature algorithm.
 pub(crate) const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// What presigned URLs of version 2 have, and of version 4.
+/// Query parameters with the signature of presigned URLs: of version 2, and of version 4.
 pub(crate) const OLDER_SIGNATURE: &str = "Signature";
 pub(crate) const SIGNATURE: &str = "X-Amz-Signature";
-/// Sub-resources that version 2 of signatures does not know; lists it never covered.
+/// Sub-resources unknown to signatures of version 2; listings it never covered.
 const UNSIGNED_ONCE: [&str; 10] = [
     "attributes",
     "encryption",
@@ -87,7 +88,7 @@ const UNSIGNED_ONCE: [&str; 10] = [
     "session",
 ];
 
-/// What headers begin with that are refused in any request, and what they ask for.
+/// Prefixes of headers that are rejected in any request, with the feature that they request.
 const HEADERS: [(&str, &str); 6] = [
     ("x-amz-server-side-encryption", "Encryption by the server (x-amz-server-side-encryption)"),
     (
@@ -100,12 +101,12 @@ const HEADERS: [(&str, &str); 6] = [
     ("x-amz-if-match-initiated-time", "x-amz-if-match-initiated-time"),
 ];
 
-/// What headers of checksums begin with, and the rest of those that are known.
+/// Prefix of checksum headers, and the rest of the known ones.
 const CHECKSUM: &str = "x-amz-checksum-";
 const CHECKSUMS: [&str; 8] =
     ["algorithm", "crc32", "crc32c", "crc64nvme", "mode", "sha1", "sha256", "type"];
 
-/// The names of a query, with their values.
+/// The names and values of a query.
 pub(crate) fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     let query = uri.query().unwrap_or_default();
     query.split('&').filter(|it| !it.is_empty()).map(|pair| {
@@ -114,12 +115,13 @@ pub(crate) fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Whether a request is about less than a whole bucket or object.
+/// Whether a request addresses a sub-resource of a bucket or object.
 pub(crate) fn has_subresource(uri: &Uri) -> bool {
     pairs(uri).any(|(name, _)| SUBRESOURCES.iter().any(|(it, ..)| *it == name))
 }
 
-/// A sub-resource is named once, as one that is there twice is in no signature of version 2; and there only if that version signs it.
+/// Checks that no sub-resource is repeated, because version 2 signatures do not cover a repeated
+/// one, and that a version 2 signature covers each.
 fn check_once(names: &[String]) -> S3Result<()> {
     let is_older = names.iter().any(|it| it == OLDER_SIGNATURE);
     for (name, ..) in SUBRESOURCES {
@@ -187,11 +189,11 @@ fn check_headers(headers: &HeaderMap) -> S3Result<()> {
     Ok(())
 }
 
-/// Headers that change a request must be signed, as AWS demands, also where the signature is in the query: who is given a URL
-/// does with it what its maker signed, and nothing else.
+/// Checks that all headers that change a request are signed, as AWS demands, also with a signature
+/// in the query: the user of a URL may do with it only what its maker signed.
 ///
 /// # Errors
-/// `AccessDenied`; `InvalidArgument` for two signatures, `InvalidRequest` for one of another kind.
+/// `AccessDenied`; `InvalidArgument` for two signatures, `InvalidRequest` for an unsupported kind.
 pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
     let authorization = headers.get(AUTHORIZATION).map(|it| it.to_str().unwrap_or_default());
@@ -224,7 +226,7 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     };
     let is_signed = |name: &str| signed.split(';').any(|it| it.trim() == name);
     let counts = |name: &str| name == HOST || name.starts_with("x-amz-");
-    // A hash of the body is checked by itself.
+    // A hash of the body is checked separately.
     let is_free = |name: &str| name == "x-amz-content-sha256";
     let left_out = |name: &&str| counts(name) && !is_free(name) && !is_signed(name);
     match headers.keys().map(HeaderName::as_str).find(left_out) {
@@ -236,7 +238,8 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-/// What a request without any signature may not ask for: somebody else's page would be given a type of its own.
+/// Rejects response overrides in an unsigned request: they would give another tenant's page a
+/// different type.
 fn check_nobodys(uri: &Uri) -> S3Result<()> {
     let mut names = pairs(uri).map(|(name, _)| name.to_ascii_lowercase());
     let is_signed = pairs(uri).any(|(name, _)| name == OLDER_SIGNATURE || name == SIGNATURE);
@@ -248,7 +251,7 @@ fn check_nobodys(uri: &Uri) -> S3Result<()> {
     Ok(())
 }
 
-/// How long a presigned URL is valid, in AWS's words.
+/// Checks the validity of a presigned URL, with the messages of AWS.
 fn check_valid(uri: &Uri) -> S3Result<()> {
     let Some((_, value)) = pairs(uri).find(|(name, _)| name == "X-Amz-Expires") else {
         return Ok(());
@@ -268,10 +271,11 @@ fn check_valid(uri: &Uri) -> S3Result<()> {
     Err(custom(code, StatusCode::BAD_REQUEST, message.to_owned()))
 }
 
-/// The length of a form with a file in it, if the request is one.
+/// The length of a form with a file, if the request is one.
 ///
 /// # Errors
-/// `MissingContentLength`, `EntityTooLarge`; `InvalidArgument` for what `s3s` may take for a form, and this does not.
+/// `MissingContentLength`, `EntityTooLarge`; `InvalidArgument` for a request that `s3s` may take
+/// for a form although this function does not.
 pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let mut kinds = headers.get_all(CONTENT_TYPE).iter();
@@ -297,11 +301,11 @@ pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>
     }
 }
 
-/// Whether `s3s` may see a request.
+/// Checks whether `s3s` may see a request.
 ///
 /// # Errors
-/// `NotImplemented` and `MethodNotAllowed` for what is not done; `InvalidURI`, `InvalidArgument`, `InvalidDigest` and
-/// `AuthorizationQueryParametersError` for what is wrong.
+/// `NotImplemented` and `MethodNotAllowed` for unsupported requests; `InvalidURI`,
+/// `InvalidArgument`, `InvalidDigest` and `AuthorizationQueryParametersError` for invalid ones.
 pub(crate) fn check(
     method: &Method,
     uri: &Uri,
@@ -318,7 +322,7 @@ pub(crate) fn check(
     check_subresources(method, uri, is_object)?;
     check_valid(uri)?;
     check_token(uri, headers)?;
-    // s3s takes it for objects, and has no use for it.
+    // `s3s` accepts it for objects, where it has no meaning.
     let is_list = pairs(uri).any(|(name, _)| name == "acl");
     if is_object && !is_list && headers.contains_key("x-amz-grant-write") {
         return Err(absent("A grant to write an object (x-amz-grant-write)"));
@@ -326,7 +330,7 @@ pub(crate) fn check(
     check_headers(headers)
 }
 
-/// Nobody was given a session here, so no token of one is known.
+/// Rejects session tokens: this gateway issues none.
 fn check_token(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let is_token = |name: &str| name.eq_ignore_ascii_case(TOKEN);
     if headers.contains_key(TOKEN) || pairs(uri).any(|(name, _)| is_token(&name)) {
@@ -366,7 +370,7 @@ mod tests {
         assert_eq!(code(&Method::PUT, "/b/k?partNumber=1", true), wrong);
         assert_eq!(code(&Method::PUT, "/b/k?uploadId=1", true), wrong);
         assert_eq!(code(&Method::GET, "/b/%AE%8A-", true), Some("InvalidURI".to_owned()));
-        // What a signature of version 2 would pass over.
+        // Names that a signature of version 2 would not cover.
         for method in [Method::GET, Method::PUT, Method::DELETE] {
             assert_eq!(code(&method, "/b/k?acl&acl&Signature=s", true), wrong, "{method}");
             assert_eq!(code(&method, "/b/k?tagging=&t&%74agging", true), wrong, "{method}");
@@ -480,7 +484,7 @@ mod tests {
         assert_eq!(of("multipart/form-data; boundary=x", 7).unwrap(), Some(7));
         assert_eq!(of("text/xml", 7).unwrap(), None);
         assert!(of("Multipart/Form-Data; boundary=x", FORM_MAX + 1).is_err());
-        // What `s3s` might take for one.
+        // Requests that `s3s` might take for a form.
         for (first, second) in [
             ("multipart/form-data; boundary=b; x=\"\u{e9}\"", None),
             ("\u{ff}", None),

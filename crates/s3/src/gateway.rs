@@ -1,4 +1,4 @@
-//! The gateway's threads, sockets and life.
+//! Threads, sockets and lifecycle of the gateway.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -32,56 +32,58 @@ use crate::service::Service;
 use crate::stall::Watched;
 use crate::store::Store;
 
-/// Threads that move bytes between sockets and memory: one for so many processors, at least and at most.
+/// Threads that move bytes between sockets and memory: one per this many processors, with a minimum
+/// and a maximum.
 const PROCESSORS_PER_LOOP: usize = 4;
 const LOOPS: [usize; 2] = [2, 8];
-/// Open connections of clients at most; further ones wait to be accepted.
+/// Open client connections at most; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 1_024;
-/// Connections that the kernel keeps until they are accepted, as far as `net.core.somaxconn` lets it.
+/// Connections that the kernel queues for accepting, as far as `net.core.somaxconn` permits.
 const ACCEPTED_LATER_MAX: u32 = 4_096;
-/// What is read ahead on a connection at most.
+/// Bytes read ahead on a connection at most.
 const AHEAD: usize = 128 << 10;
 /// Connections to each node.
 const NODE_CONNECTIONS: usize = 16;
-/// A request's header has come within this time, also on a connection that waits for the next one.
+/// Timeout for the header of a request, including the wait for the next request on a connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
-/// A TLS handshake is done within this time.
+/// Timeout for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How often the cluster is asked whether it serves files by now.
+/// How often the gateway checks whether the cluster serves files yet.
 const LOOK: Duration = Duration::from_millis(250);
-/// How often uploads are looked for that nobody completes, at most and at least.
+/// Interval of the search for abandoned uploads: shortest and longest.
 const SWEEP: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(1)];
 
-/// What a gateway is started with.
+/// Options of a gateway.
 pub struct Options {
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// The cluster.
     pub cluster: ClientOptions,
-    /// TLS, if clients are to use it.
+    /// TLS for clients, if any.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Buckets are names of hosts below this domain too.
+    /// Domain below which buckets are host names too.
     pub domain: Option<String>,
-    /// The region that it says it is.
+    /// The region that it reports.
     pub region: String,
-    /// A credential that is not kept in the volume.
+    /// A credential that is not stored in the volume.
     pub root_key: Option<Key>,
-    /// Uploads are given up when they are older than this.
+    /// Age at which uploads are aborted.
     pub upload_expiry: Duration,
-    /// Where the gateway notes its session, for the one that comes after it ([`millpond_client::VolumeOptions::note`]).
+    /// The file with the gateway's session, for its successor
+    /// ([`millpond_client::VolumeOptions::note`]).
     pub session_note: Option<PathBuf>,
 }
 
-/// A gateway cannot start.
+/// The reason why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be listened on.
     #[error("{0}")]
     Listen(#[source] std::io::Error),
-    /// The cluster's addresses or the credential for it make no sense.
+    /// The addresses of the cluster, or the credential for it, are invalid.
     #[error("{0}")]
     Client(#[from] millpond_client::ClientError),
-    /// No threads.
+    /// Threads cannot be started.
     #[error("{0}")]
     Threads(#[source] std::io::Error),
 }
@@ -96,7 +98,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts to answer; until the cluster serves files, with `ServiceUnavailable`.
+    /// Starts to answer; with `ServiceUnavailable` until the cluster serves files.
     ///
     /// # Errors
     /// [`StartError`].
@@ -110,7 +112,7 @@ impl Gateway {
         let count = (processors / PROCESSORS_PER_LOOP).clamp(LOOPS[0], LOOPS[1]);
         let mut loops = (0..count).map(|_| start("millpond-s3")).collect::<Result<Vec<_>, _>>()?;
         let seats = loops.iter().map(EventLoop::seats).collect();
-        // What no client waits for.
+        // Work that no client waits for.
         let back = start("mp-s3-back")?;
         let (ending, ended) = watch::channel(false);
         let run = run((options, client), Arc::clone(&metrics), (sender, seats), ended);
@@ -123,19 +125,19 @@ impl Gateway {
         }
     }
 
-    /// Where it answers.
+    /// The address on which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its numbers.
+    /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
     }
 
-    /// Stops: no new connections, and those that there are end soon.
+    /// Stops: accepts no new connections, and soon ends the open ones.
     pub fn stop(self) {
         self.accepting.abort();
         let _ = self.ending.send(true);
@@ -172,8 +174,9 @@ async fn run(
     accept((listener, seats), front, options.tls.map(TlsAcceptor::from)).await;
 }
 
-/// Binds an address. Tokio's own way keeps 128 connections that wait to be accepted, and the kernel drops what is more:
-/// of 256 clients that came at once some were first heard when they tried again after a second.
+/// Binds an address. Tokio's own bind queues 128 connections for accepting, and the kernel drops
+/// the excess: of 256 clients that connected at once, some were accepted only by their retry after
+/// a second.
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -181,7 +184,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(ACCEPTED_LATER_MAX)
 }
 
-/// Opens the volume once the cluster serves files, and gives old uploads up from then on.
+/// Opens the volume once the cluster serves files, and from then on aborts old uploads.
 async fn open(
     door: Arc<Door>,
     (client, note): (Client, Option<PathBuf>),
@@ -232,7 +235,7 @@ async fn accept(
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // Such as too many open files: others will close theirs.
+            // For example too many open files: other connections will close.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

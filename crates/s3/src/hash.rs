@@ -1,4 +1,5 @@
-//! Hashes of a body, taken once while it streams: MD5 for the `ETag`, and the checksum that the client asks for.
+//! Hashes of a body, computed once while it streams: MD5 for the `ETag`, and the requested
+//! checksum.
 
 use crc_fast::{CrcAlgorithm, Digest as Crc};
 use millpond_md5::Md5;
@@ -22,7 +23,7 @@ impl Algorithm {
     pub(crate) const ALL: [Self; 5] =
         [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
-    /// As S3 writes it.
+    /// The name in S3.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -44,7 +45,7 @@ impl Algorithm {
         }
     }
 
-    /// By its name.
+    /// The algorithm with this name.
     ///
     /// # Errors
     /// `InvalidRequest` for another.
@@ -68,7 +69,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a checksum.
+    /// Length of a checksum in bytes.
     pub(crate) const fn len(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
@@ -78,30 +79,30 @@ impl Algorithm {
         }
     }
 
-    /// Whether the checksum of a whole follows from those of its parts.
+    /// Whether the checksum of an object can be computed from those of its parts.
     pub(crate) const fn combines(self) -> bool {
         self.crc().is_some()
     }
 }
 
-/// A checksum as it is told and kept.
+/// A checksum in the form for clients and storage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub(crate) algorithm: Algorithm,
-    /// In base64; of checksums of parts with a dash and how many.
+    /// In base64; checksums of parts end with a dash and the number of parts.
     pub(crate) value: String,
-    /// Whether it is of the parts' checksums and not of the content.
+    /// Whether it is a checksum of the parts' checksums instead of the content.
     #[serde(default)]
     pub(crate) composite: bool,
 }
 
 impl Sum {
-    /// Of the content.
+    /// A checksum of the content.
     pub(crate) fn whole(algorithm: Algorithm, bytes: &[u8]) -> Self {
         Self { algorithm, value: base64(bytes), composite: false }
     }
 
-    /// Whether it is a checksum at all, of somebody else's word.
+    /// Whether it is well-formed; it may come from an untrusted source.
     pub(crate) fn is_one(&self) -> bool {
         let digest = if self.composite {
             let counted = self.value.split_once('-').filter(|it| it.1.parse::<u16>().is_ok());
@@ -119,13 +120,13 @@ enum Running {
     Sha256(Sha256),
 }
 
-/// Hashes under way.
+/// Hashes in progress.
 pub(crate) struct Hasher {
     md5: Option<Md5>,
     sum: Option<(Algorithm, Running)>,
 }
 
-/// What came out.
+/// The computed hashes.
 #[derive(Clone, Debug)]
 pub(crate) struct Digest {
     pub(crate) md5: [u8; 16],
@@ -133,17 +134,17 @@ pub(crate) struct Digest {
 }
 
 impl Hasher {
-    /// Of MD5 and this.
+    /// MD5 and this checksum.
     pub(crate) fn new(algorithm: Option<Algorithm>) -> Self {
         Self { md5: Some(Md5::new()), sum: algorithm.map(|it| (it, running(it))) }
     }
 
-    /// Of the checksum alone.
+    /// The checksum alone.
     pub(crate) fn of_sum(algorithm: Algorithm) -> Self {
         Self { md5: None, sum: Some((algorithm, running(algorithm))) }
     }
 
-    /// Of nothing: the hashes are known.
+    /// No hashes: they are known.
     pub(crate) const fn none() -> Self {
         Self { md5: None, sum: None }
     }
@@ -155,17 +156,17 @@ impl Hasher {
         self.update_sum(bytes);
     }
 
-    /// Whether the checksum costs so little that no other thread is worth it for a small body.
+    /// Whether the checksum of a small body is too cheap to be worth another thread.
     pub(crate) const fn is_cheap(&self) -> bool {
         matches!(self.sum, None | Some((_, Running::Crc(_))))
     }
 
-    /// Takes MD5 out, which is hashed elsewhere meanwhile.
+    /// Takes MD5 out, to hash it elsewhere in the meantime.
     pub(crate) const fn take_md5(&mut self) -> Option<Md5> {
         self.md5.take()
     }
 
-    /// Brings MD5 back.
+    /// Puts MD5 back.
     pub(crate) const fn put_md5(&mut self, md5: Md5) {
         self.md5 = Some(md5);
     }
@@ -207,7 +208,8 @@ fn crc_value(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The checksum of a whole, of its parts' checksums and lengths; none where it does not follow.
+/// The checksum of a whole from the checksums and lengths of its parts; none if the algorithm does
+/// not allow it.
 pub(crate) fn combined(algorithm: Algorithm, parts: &[(Vec<u8>, u64)]) -> Option<Sum> {
     let crc = algorithm.crc()?;
     let (first, rest) = parts.split_first()?;
@@ -218,7 +220,7 @@ pub(crate) fn combined(algorithm: Algorithm, parts: &[(Vec<u8>, u64)]) -> Option
     Some(Sum::whole(algorithm, &crc_bytes(algorithm, value)))
 }
 
-/// The checksum of parts' checksums, in their order.
+/// The checksum of the checksums of the parts, in order.
 pub(crate) fn composite(algorithm: Algorithm, parts: &[(Vec<u8>, u64)]) -> Sum {
     let mut hasher = Hasher::new(Some(algorithm));
     for (sum, _) in parts {
@@ -288,7 +290,7 @@ pub(crate) fn unbase64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What a client says that its body is.
+/// The hashes that a client announced for its body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
     md5: Option<Vec<u8>>,
@@ -296,10 +298,10 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// From the values of headers.
+    /// Reads them from header values.
     ///
     /// # Errors
-    /// `InvalidDigest` and `InvalidRequest` for what cannot be.
+    /// `InvalidDigest` and `InvalidRequest` for invalid values.
     pub(crate) fn new(md5: Option<&str>, sums: &[(Algorithm, Option<&String>)]) -> S3Result<Self> {
         let digest = |text: &str| unbase64(text).filter(|it| it.len() == 16);
         let md5 = match md5 {
@@ -319,10 +321,10 @@ impl Expected {
         Ok(expected)
     }
 
-    /// A checksum that came in a header or a trailer.
+    /// Adds a checksum from a header or a trailer.
     ///
     /// # Errors
-    /// `BadDigest` when it has another length.
+    /// `BadDigest` for a wrong length.
     pub(crate) fn add(&mut self, algorithm: Algorithm, text: &str) -> S3Result<()> {
         if unbase64(text).is_none_or(|bytes| bytes.len() != algorithm.len()) {
             let message = format!("Value for {} header is invalid.", algorithm.header());
@@ -337,7 +339,7 @@ impl Expected {
         self.sum.as_ref().map(|(algorithm, _)| *algorithm)
     }
 
-    /// Whether the body is that.
+    /// Checks that the body has these hashes.
     ///
     /// # Errors
     /// `BadDigest`.
@@ -355,14 +357,14 @@ impl Expected {
     }
 }
 
-/// One checksum is enough.
+/// The error for several checksums in one request.
 pub(crate) fn several_sums() -> S3Error {
     let message =
         "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
     refuse(S3ErrorCode::InvalidRequest, message)
 }
 
-/// A checksum that is not what was computed.
+/// The error for a checksum that differs from the computed one.
 pub(crate) fn bad_sum(algorithm: Algorithm) -> S3Error {
     let message =
         format!("The {} you specified did not match the calculated checksum.", algorithm.name());
@@ -390,7 +392,7 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_the_check_string() {
-        // "123456789" is the input of the catalogues of CRCs.
+        // "123456789" is the check input of CRC catalogues.
         for (algorithm, value) in [
             (Algorithm::Crc32, "cbf43926"),
             (Algorithm::Crc32c, "e3069283"),

@@ -1,5 +1,5 @@
-//! What happens to a request before and behind `s3s`: its id, headers that were not signed, requests of other origins, errors
-//! in AWS's words, numbers and a line in the log.
+//! Handling of a request before and after `s3s`: its id, headers that were not signed, requests
+//! from other origins, error texts of AWS, metrics and a log line.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -31,26 +31,26 @@ use crate::range::Again;
 use crate::record::CorsRule;
 use crate::unread::Unread;
 
-/// Where probes for `MinIO` ask.
+/// The path of health probes for `MinIO`.
 const HEALTH: &str = "/minio/health/";
-/// Errors about the scope of a signature, which has a region.
+/// Errors about the scope of a signature, which names a region.
 const SCOPES: [&str; 2] = ["AuthorizationHeaderMalformed", "AuthorizationQueryParametersError"];
-/// When a request was signed.
+/// The header with the time of the signature.
 const AMZ_DATE: &str = "x-amz-date";
-/// Memory for all forms that are under way, in KiB.
+/// Memory for all forms in progress, in KiB.
 const FORMS_KIB: usize = 64 << 10;
-/// A form has come, or found memory, within this time.
+/// Timeout for receiving a form, and for finding memory for it.
 const FORM_PATIENCE: Duration = Duration::from_mins(1);
 
-/// `GetObjectAttributes` tells `ETag`s without quotes, as AWS does.
+/// Marks an answer of `GetObjectAttributes`, which has `ETag`s without quotes, as with AWS.
 #[derive(Clone, Copy)]
 pub(crate) struct BareETag;
 
-/// A status that an operation wants instead of what `s3s` gives.
+/// A status that an operation sets in place of that of `s3s`.
 #[derive(Clone, Copy)]
 pub(crate) struct Status(pub(crate) StatusCode);
 
-/// Counts a request until it is answered, or its client has gone.
+/// Counts a request until it is answered or its client disconnects.
 struct UnderWay<'a>(&'a Metrics);
 
 impl<'a> UnderWay<'a> {
@@ -66,7 +66,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The front of a gateway.
+/// The HTTP front of a gateway.
 pub(crate) struct Front {
     pub(crate) door: Arc<Door>,
     pub(crate) service: S3Service,
@@ -77,20 +77,20 @@ pub(crate) struct Front {
     chunks: Chunks,
 }
 
-/// Of a request, what is needed behind `s3s`.
+/// Data of a request that are needed after `s3s`.
 struct Asked {
     method: Method,
     path: String,
     id: String,
     origin: Option<String>,
-    /// What a browser says that it will ask with.
+    /// The method that a browser announces in a preflight.
     cors_method: Option<String>,
     bucket: Option<String>,
-    /// Whether the path has a key behind the bucket, and which; of a copy, the key of the source.
+    /// Whether the path has a key after the bucket, and the key; for a copy, the key of the source.
     is_object: bool,
     key: String,
     len: u64,
-    /// Where the gateway says it is.
+    /// The region of the gateway.
     region: Arc<str>,
     unread: Unread,
 }
@@ -99,8 +99,8 @@ fn text(headers: &HeaderMap, name: impl hyper::header::AsHeaderName) -> Option<&
     headers.get(name)?.to_str().ok()
 }
 
-/// What a path is about, as `s3s` takes it apart: its first name, and whether there is one of an object. A path that cannot be read
-/// is refused by then.
+/// Splits a path like `s3s` does: its first name, and whether a key follows. Unreadable paths were
+/// already rejected.
 fn about(path: &str, is_bucket_in_host: bool) -> (Option<String>, bool) {
     let told = plain(path).unwrap_or_default();
     let inner = told.strip_prefix('/').unwrap_or(&told);
@@ -121,7 +121,7 @@ fn key_of(headers: &HeaderMap, path: &str, is_bucket_in_host: bool) -> String {
     inner.split_once('/').map_or("", |(_, key)| key).to_owned()
 }
 
-/// Signatures may be of the time in `Date` instead of `x-amz-date`, which `s3s` does not know.
+/// Supports signatures with the time in `Date` instead of `x-amz-date`, which `s3s` does not.
 fn date_signed(headers: &mut HeaderMap) {
     if !headers.contains_key(AUTHORIZATION) || headers.contains_key(AMZ_DATE) {
         return;
@@ -132,7 +132,8 @@ fn date_signed(headers: &mut HeaderMap) {
     }
 }
 
-/// A `Date` as `x-amz-date` has it, which it may be already. Zones of no offset have many names: boto3 writes `-0000`.
+/// Converts a `Date` to the form of `x-amz-date`, in which it may be already. The zone of offset
+/// zero has many names: boto3 writes `-0000`.
 fn stamp_of(date: &str) -> Option<String> {
     let is_stamp = date.len() == 16 && date.as_bytes()[8] == b'T' && date.ends_with('Z');
     if is_stamp && date.bytes().filter(u8::is_ascii_digit).count() == 14 {
@@ -145,12 +146,12 @@ fn stamp_of(date: &str) -> Option<String> {
     let time = Timestamp::parse(TimestampFormat::HttpDate, &format!("{time} GMT")).ok()?;
     let mut stamp = Vec::new();
     time.format(TimestampFormat::DateTime, &mut stamp).ok()?;
-    // `2026-11-23T20:53:53.000Z` without what is between the numbers.
+    // `2026-11-23T20:53:53.000Z` without fraction and separators.
     let seconds = std::str::from_utf8(stamp.split(|it| *it == b'.').next()?).ok()?;
     Some(seconds.chars().filter(|it| !"-:Z".contains(*it)).chain(['Z']).collect())
 }
 
-/// Where the objects of a request's bucket are for its client, which may have come through a proxy that ends TLS.
+/// The URL of a request's bucket for its client, which may use a proxy that terminates TLS.
 fn bucket_url(path: &str, headers: &HeaderMap, is_tls: bool) -> String {
     let path = path.trim_end_matches('/');
     let Some(host) = text(headers, HOST) else { return format!("{path}/") };
@@ -160,7 +161,8 @@ fn bucket_url(path: &str, headers: &HeaderMap, is_tls: bool) -> String {
     format!("{scheme}://{host}{path}/")
 }
 
-/// What `s3s` would do and this gateway does not. Makes headers of what is signed in the query.
+/// Rejects requests that `s3s` accepts and this gateway does not support. Turns headers signed in
+/// the query into headers.
 fn check_kind(request: &mut Request<hyper::body::Incoming>, asked: &Asked) -> S3Result<()> {
     if asked.method == Method::OPTIONS {
         return Ok(());
@@ -180,7 +182,7 @@ fn check_kind(request: &mut Request<hyper::body::Incoming>, asked: &Asked) -> S3
 
 impl Front {
     pub(crate) fn new(door: Arc<Door>, service: S3Service) -> Self {
-        // Ids of gateways that started at different moments differ.
+        // Gateways that started at different times have different ids.
         let ids = AtomicU64::new(u64::try_from(RealClock::wall_nanos() >> 8).unwrap_or_default());
         let (forms, chunks) = (Semaphore::new(FORMS_KIB), Chunks::new());
         let region = door.settings.region.as_str().into();
@@ -210,10 +212,11 @@ impl Front {
         }
     }
 
-    /// What probes for `MinIO` ask, without a signature: whether the process lives, and whether it serves.
+    /// Answers unsigned health probes for `MinIO`: whether the process is alive, and whether it
+    /// serves.
     fn health<T>(&self, request: &Request<T>, asked: &Asked) -> Option<Response<Body>> {
         let what = request.uri().path().strip_prefix(HEALTH)?;
-        // A bucket may be called so, as a host.
+        // As a host name, a bucket may contain this path.
         let is_of_bucket = asked.bucket.as_ref().is_some_and(|it| it != "minio");
         let is_probe = !is_of_bucket
             && matches!(*request.method(), Method::GET | Method::HEAD)
@@ -293,7 +296,7 @@ impl Front {
         Ok(response)
     }
 
-    /// Has `s3s` do it.
+    /// Passes the request to `s3s`.
     async fn called(
         &self,
         asked: &Asked,
@@ -335,14 +338,14 @@ impl Front {
         }
     }
 
-    /// The same of a form, which waits until there is memory for all of it.
+    /// Passes a form to `s3s`, once there is memory for all of it.
     async fn called_form(
         &self,
         asked: &Asked,
         request: Request<hyper::body::Incoming>,
         len: u64,
     ) -> Result<Response<Body>, HttpError> {
-        // The file stays where it is, fields are written anew.
+        // The file is not copied; the fields are written again.
         let kib = u32::try_from((2 * len).div_ceil(1 << 10)).unwrap_or(u32::MAX);
         let room = tokio::time::timeout(FORM_PATIENCE, self.forms.acquire_many(kib)).await;
         let Ok(Ok(_room)) = room else { return written(S3ErrorCode::SlowDown.into()) };
@@ -372,10 +375,10 @@ impl Front {
         Ok(reply.answered(answer, &posted, (bucket, &url)))
     }
 
-    /// What was changed may be queued for a backend.
+    /// Wakes the persister, as the change may be queued for a backend.
     fn wake(&self, asked: &Asked, status: u16) {
         let is_change = !matches!(asked.method, Method::GET | Method::HEAD | Method::OPTIONS);
-        // A form may end with a redirection.
+        // A successful form may be answered with a redirection.
         if let Some(bucket) = asked.bucket.as_ref().filter(|_| is_change && status < 400) {
             self.door.wake_bucket(bucket);
         }
@@ -390,7 +393,7 @@ impl Front {
         }
     }
 
-    /// A browser asks whether it may ask.
+    /// Answers a preflight request of a browser.
     async fn preflight(&self, asked: &Asked, headers: &HeaderMap) -> S3Result<Response<Body>> {
         let method = text(headers, "access-control-request-method");
         let (Some(origin), Some(method)) = (&asked.origin, method) else {
@@ -445,7 +448,7 @@ fn written(error: S3Error) -> Result<Response<Body>, HttpError> {
     error.to_http_response().map_err(|error| HttpError::new(Box::new(error)))
 }
 
-/// The request's id; and of an error the message, what was asked for, and the id in its text.
+/// Adds the id of the request, and to an error its message, resource and id.
 fn finish(asked: &Asked, response: &mut Response<Body>) {
     if let Some(Status(status)) = response.extensions_mut().remove::<Status>() {
         *response.status_mut() = status;
@@ -486,7 +489,8 @@ fn finish(asked: &Asked, response: &mut Response<Body>) {
     *response.body_mut() = if is_head { Body::empty() } else { Body::from(text) };
 }
 
-/// A key may have a carriage return, which `s3s` writes as it is and parsers of XML then read as a line feed.
+/// Escapes carriage returns: a key may have one, `s3s` writes it unescaped, and XML parsers would
+/// then read a line feed.
 fn escape_returns(response: &mut Response<Body>) {
     let is_document =
         text(response.headers(), CONTENT_TYPE).is_some_and(|it| it.starts_with("application/xml"));
@@ -501,7 +505,7 @@ fn escape_returns(response: &mut Response<Body>) {
     *response.body_mut() = Body::from(text);
 }
 
-/// A text as XML has it.
+/// Escapes a text for XML.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -514,7 +518,7 @@ fn completed(text: &str, asked: &Asked) -> Option<String> {
         None => {
             let _ = write!(out, "<Message>{}</Message>", escaped(message(code)));
         }
-        // `s3s` has words of its own for this one.
+        // `s3s` has its own text for this error.
         Some((before, rest)) if code == "RequestTimeTooSkewed" => {
             let behind = rest.split_once("</Message>")?.1.strip_suffix("</Error>")?;
             out = format!("{before}<Message>{}</Message>{behind}", escaped(message(code)));
@@ -525,7 +529,7 @@ fn completed(text: &str, asked: &Asked) -> Option<String> {
         let key = escaped(&asked.key).replace('\r', "&#13;");
         let _ = write!(out, "<Key>{key}</Key>");
     }
-    // Clients that signed for another one sign anew.
+    // Clients that signed for another region sign again with this one.
     if SCOPES.contains(&code) {
         let _ = write!(out, "<Region>{}</Region>", escaped(&asked.region));
     }

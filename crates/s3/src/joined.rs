@@ -1,5 +1,6 @@
-//! Bodies whose parts are sent together: hyper gives what lies in one frame to the kernel in one call, and a frame of `s3s` is one
-//! part. Objects are read chunk by chunk, and each call wakes the client.
+//! Bodies that send several parts together. hyper passes one frame to the kernel in one call, and a
+//! frame of `s3s` is one part. Objects are read chunk by chunk, and each call would wake the
+//! client.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -8,11 +9,12 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 
-/// Parts and bytes of a frame at most. The kernel takes 1,024 parts at once, hyper passes on 64 with a header before them.
+/// Parts and bytes of a frame at most. The kernel takes 1,024 parts at once; hyper passes on 64,
+/// including a header before them.
 const PARTS_MAX: usize = 32;
 const BYTES_MAX: usize = 2 << 20;
 
-/// Parts, one behind the other. None of them is empty.
+/// Consecutive parts. None of them is empty.
 #[derive(Debug, Default)]
 pub(crate) struct Parts(VecDeque<Bytes>);
 
@@ -44,14 +46,14 @@ impl Buf for Parts {
     }
 }
 
-/// A body that gives all that is there in one frame.
+/// A body that returns all available data in one frame.
 pub(crate) struct Joined<B: Body> {
     inner: B,
-    /// What came behind the parts of the last frame and was none.
+    /// The item that followed the parts of the last frame and was not data.
     next: Option<Polled<B>>,
 }
 
-/// What a body gives, but that it has nothing yet.
+/// The result of a poll that is not pending.
 type Polled<B> = Option<Result<Frame<<B as Body>::Data>, <B as Body>::Error>>;
 
 impl<B: Body> Joined<B> {
@@ -129,7 +131,7 @@ mod tests {
 
     type Told = Poll<Result<Frame<Bytes>, &'static str>>;
 
-    /// What a body gives, poll by poll, before it ends.
+    /// The results of a body, poll by poll, before its end.
     struct Script(VecDeque<Told>);
 
     static MIB: [u8; BYTES_MAX / 2] = [b'x'; BYTES_MAX / 2];
@@ -154,7 +156,7 @@ mod tests {
         Poll::Ready(Ok(Frame::data(Bytes::from_static(bytes))))
     }
 
-    /// What each poll gives, to the end.
+    /// The result of each poll, up to the end.
     fn told(script: impl IntoIterator<Item = Told>) -> Vec<String> {
         let mut body = Joined::new(Script(script.into_iter().collect()));
         let mut told = Vec::new();

@@ -1,8 +1,8 @@
-//! Credentials: files of the volume, one for each access key, that only root may read.
+//! Credentials: one file of the volume for each access key, readable by root only.
 //!
-//! `/.millpond/s3/keys/ACCESS-KEY` has the secret, a name for people and the buckets that may be used. Files, because a volume
-//! replaces one at once and every gateway reads one in one round trip, so that gateways keep nothing of their own: they believe
-//! what they read for half a second.
+//! `/.millpond/s3/keys/ACCESS-KEY` has the secret, a readable name and the permitted buckets. They
+//! are files because a volume replaces one atomically and every gateway reads one in one round
+//! trip. So gateways have no store of their own, and cache a credential for half a second.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,37 +17,39 @@ use crate::error::{refuse, told};
 use crate::lately::Lately;
 use crate::store::Store;
 
-/// Where the files are.
+/// The folders of the files.
 const FOLDERS: [&str; 3] = ["/.millpond", "/.millpond/s3", "/.millpond/s3/keys"];
-/// How long a gateway believes what it read: others hear of a change within a second.
+/// How long a gateway caches a credential: a change applies everywhere within a second.
 const BELIEVED: Duration = Duration::from_millis(500);
-/// Access keys that are remembered at most, known or not; a stranger's guesses must not fill the memory.
+/// Access keys cached at most, including unknown ones: guesses of an attacker must not fill the
+/// memory.
 const REMEMBERED_MAX: usize = 4_096;
-/// Characters of an access key, as AWS has them.
+/// Length of an access key, as in AWS.
 const ACCESS_LEN: usize = 20;
-/// Whom buckets and keys belong to for which no tenant was named.
+/// The tenant of buckets and keys without a named tenant.
 pub const DEFAULT_TENANT: &str = "millpond";
-/// Characters of a tenant's name at most.
+/// The longest name of a tenant.
 const TENANT_MAX: usize = 64;
-/// Characters of a secret.
+/// Length of a secret.
 const SECRET_LEN: usize = 40;
 
 /// A credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// For people.
+    /// Readable name.
     pub name: String,
-    /// The access key, which requests name.
+    /// The access key, which requests contain.
     pub access_key: String,
     /// The secret, which signs requests.
     pub secret_key: String,
-    /// Whose it is: it may use the tenant's buckets, and what lists of others let it.
+    /// The tenant that owns it: it may use the tenant's buckets, and others as far as their lists
+    /// permit.
     #[serde(default = "default_tenant")]
     pub tenant: String,
-    /// Buckets that may be used; all of the tenant, and of those who let it, if empty.
+    /// Permitted buckets; if empty, all of the tenant and all that permit the tenant.
     #[serde(default)]
     pub buckets: Vec<String>,
-    /// When it was made, in milliseconds since 1970.
+    /// Creation time, in milliseconds since 1970.
     #[serde(default)]
     pub created_ms: u64,
 }
@@ -57,7 +59,7 @@ fn default_tenant() -> String {
 }
 
 impl Key {
-    /// Whether a bucket may be used.
+    /// Whether the credential permits a bucket.
     #[must_use]
     pub fn allows(&self, bucket: &str) -> bool {
         self.buckets.is_empty() || self.buckets.iter().any(|it| it == bucket)
@@ -72,7 +74,7 @@ fn path_of(access_key: &str) -> String {
     format!("{}/{access_key}", FOLDERS[2])
 }
 
-/// The credentials of a volume, for those who make them.
+/// The credentials of a volume, for administration.
 #[derive(Debug)]
 pub struct KeyRing {
     volume: Volume,
@@ -82,7 +84,7 @@ const fn wrong(field: &'static str, fix: String) -> ClientError {
     ClientError::Argument { field, fix }
 }
 
-/// A session of root.
+/// Opens the volume in a session of root.
 ///
 /// # Errors
 /// As [`Volume::with`].
@@ -95,7 +97,7 @@ pub(crate) fn root(
 }
 
 impl KeyRing {
-    /// Of the volume of this cluster.
+    /// Opens the credentials of the volume of a cluster.
     ///
     /// # Errors
     /// As for [`Volume::with`].
@@ -103,10 +105,12 @@ impl KeyRing {
         Ok(Self { volume: root(client, ("millpond s3 keys", None))? })
     }
 
-    /// Makes a credential of a tenant, which is there from its first one on. It is valid at every gateway within a second.
+    /// Creates a credential of a tenant, and with the first one the tenant itself. Every gateway
+    /// accepts it within a second.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is taken or empty, and for a tenant's that cannot be; and as for every call.
+    /// `InvalidArgument` for a name that is taken or empty, and for an invalid tenant; and as for
+    /// every call.
     pub fn add(&self, name: &str, tenant: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
         check_tenant(tenant)?;
         if name.is_empty() || name.len() > 64 {
@@ -150,7 +154,7 @@ impl KeyRing {
         all(&self.volume)
     }
 
-    /// Removes the credential of this name or access key; false when there is none.
+    /// Removes the credential with this name or access key; false if it does not exist.
     ///
     /// # Errors
     /// As for every call.
@@ -163,7 +167,7 @@ impl KeyRing {
     }
 }
 
-/// A tenant's name is one to 64 letters, digits, dots, dashes and underscores.
+/// Checks that a tenant's name is 1 to 64 letters, digits, dots, dashes and underscores.
 ///
 /// # Errors
 /// `InvalidArgument`.
@@ -185,7 +189,7 @@ fn secret() -> Result<String, ClientError> {
     while text.len() < SECRET_LEN {
         let mut bytes = [0; 64];
         Rng::fill_from_os(&mut bytes).map_err(|error| wrong("random", error.to_string()))?;
-        // What would favour some signs is thrown away.
+        // Values that would favour some characters are discarded.
         let fair = bytes.iter().map(|byte| usize::from(byte & 63)).filter(|it| *it < SIGNS.len());
         text.extend(fair.map(|it| char::from(SIGNS[it])));
     }
@@ -219,9 +223,9 @@ fn names(volume: &Volume) -> Result<Vec<String>, ClientError> {
     }
 }
 
-/// What a gateway knows of credentials.
+/// The credentials known to a gateway.
 pub(crate) struct Known {
-    /// Of the configuration, for a first start.
+    /// From the configuration, for a first start.
     root: Option<Key>,
     seen: Lately<Option<Key>>,
 }
@@ -231,7 +235,7 @@ impl Known {
         Self { root, seen: Lately::new(BELIEVED, REMEMBERED_MAX) }
     }
 
-    /// The credential of an access key, as of half a second ago at most; `ask` asks the volume.
+    /// The credential of an access key, at most half a second old; `ask` reads it from the volume.
     ///
     /// # Errors
     /// Those of `ask`.
@@ -249,13 +253,13 @@ impl Known {
         self.seen.get(access_key, ask).await
     }
 
-    /// Whether the configuration has one.
+    /// Whether the configuration has a credential.
     pub(crate) const fn has_root(&self) -> bool {
         self.root.is_some()
     }
 }
 
-/// A credential, by the volume.
+/// Reads a credential from the volume.
 pub(crate) fn read(store: &Store, access_key: &str) -> Result<Option<Key>, ClientError> {
     let bytes = store.bytes_of(&path_of(access_key))?;
     Ok(bytes.and_then(|bytes| serde_json::from_slice::<Key>(&bytes).ok()))
@@ -272,7 +276,7 @@ pub(crate) fn is_any(store: &Store) -> Result<bool, ClientError> {
 /// `InvalidArgument` otherwise.
 pub(crate) fn check_tenants(store: &Store, tenants: &[String]) -> S3Result<()> {
     let keys = all(store).map_err(|it| told(it, S3ErrorCode::InternalError))?;
-    // There may be no key of the first tenant but the one in a gateway's environment.
+    // The first tenant may have no key except that in a gateway's environment.
     let is_there =
         |name: &String| name == DEFAULT_TENANT || keys.iter().any(|key| key.tenant == *name);
     if tenants.iter().all(is_there) {

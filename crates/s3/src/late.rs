@@ -1,6 +1,7 @@
-//! Answers that take long: completing an upload, and copies. Clients give up on a connection that says nothing for a minute, and ask
-//! again, which doubles the work. So after a while such an answer begins with its status and goes on with spaces until it is
-//! known, as AWS does it: its body is what tells, and may be an error under status 200, which SDKs look for.
+//! Slow answers: completing an upload, and copies. Clients give up a connection after a minute of
+//! silence and retry, which doubles the work. So after a while such an answer begins with its
+//! status and continues with spaces until the result is known, as with AWS. Its body has the
+//! result, which may be an error under status 200; SDKs check for that.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,17 +14,17 @@ use s3s::{Body, HttpError, StdError};
 use tokio::task::JoinHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// An answer within this time is told as all others.
+/// Answers within this time are sent normally.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two spaces.
+/// Interval between spaces.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What every document begins with.
+/// The beginning of every document.
 const DECLARATION: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
 /// The work on a request.
 pub(crate) type Work = JoinHandle<Result<Response<Body>, HttpError>>;
 
-/// Whether the answer to a request is one that may come late: a document, whether it went well or not.
+/// Whether the answer may be slow: it is a document on success and on failure.
 pub(crate) fn may_be<T>(request: &Request<T>) -> bool {
     let query = request.uri().query().unwrap_or_default();
     match *request.method() {
@@ -45,12 +46,12 @@ pub(crate) fn begun(work: Work) -> Response<Body> {
 
 struct Late {
     is_begun: bool,
-    /// None when it has ended.
+    /// None once it has ended.
     work: Option<Work>,
     pause: Interval,
 }
 
-/// A document without its declaration, which was sent.
+/// A document without its declaration, which was already sent.
 fn rest(document: &Bytes) -> Bytes {
     let is_declared = document.starts_with(b"<?xml");
     let end = document.windows(2).position(|it| it == b"?>").filter(|_| is_declared);

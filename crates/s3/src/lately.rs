@@ -1,5 +1,6 @@
-//! What was told lately. Many requests want the same at the same moment: when each of them asked the volume once it was
-//! too old, 256 clients made 256 threads and connections for it, every second.
+//! A cache with single flight. Many requests need the same value at the same moment. When each of
+//! them asked the volume for an expired value, 256 clients caused 256 threads and connections every
+//! second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use millpond_types::Tick;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-/// Values by their names, each believed for a time, and asked for by one of all that want it.
+/// Values by name, each cached for a limited time and requested by one caller for all.
 pub(crate) struct Lately<T> {
     believed: Duration,
     names_max: usize,
     known: Mutex<HashMap<String, Known<T>>>,
 }
 
-/// None when who asked was told nothing that can be remembered.
+/// None when the request returned an error, which is not cached.
 type Cell<T> = Arc<OnceCell<Option<T>>>;
 
 struct Known<T> {
-    /// When the question was asked, at the latest.
+    /// A time before the request was sent.
     at: Tick,
     cell: Cell<T>,
 }
@@ -31,10 +32,11 @@ impl<T: Clone> Lately<T> {
         Self { believed, names_max, known: Mutex::default() }
     }
 
-    /// The value of `name`, from `ask` unless it is known. Who asks is told of errors; the others ask for themselves then.
+    /// The value of `name`, from `ask` unless cached. The caller that runs `ask` gets its error;
+    /// the other callers then run their own.
     ///
     /// # Errors
-    /// Those of `ask`, which are not remembered.
+    /// Those of `ask`, which are not cached.
     pub(crate) async fn get<E>(
         &self,
         name: &str,
@@ -47,7 +49,7 @@ impl<T: Clone> Lately<T> {
                 Ok(value) => Some(value),
                 Err(error) => {
                     failed = Some(error);
-                    // Before the others hear of it: who comes now asks anew.
+                    // Before the other callers see it: a caller that comes now asks again.
                     self.forget(name, Some(&cell));
                     None
                 }
@@ -63,7 +65,7 @@ impl<T: Clone> Lately<T> {
         }
     }
 
-    /// What `name` has was changed.
+    /// Drops the value of `name`, which has changed.
     pub(crate) fn changed(&self, name: &str) {
         self.forget(name, None);
     }

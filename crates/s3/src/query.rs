@@ -1,9 +1,11 @@
-//! Headers in the query of a presigned URL. SDKs put what they sign there (the one of JavaScript all of it): metadata, tags,
-//! an access control list, checksums, the source of a copy. The signature covers a query whole, so they count as headers do,
-//! and are refused as those are. `s3s` reads headers only.
+//! Headers in the query of a presigned URL. SDKs put signed headers there (the JavaScript SDK all
+//! of them): metadata, tags, an access control list, checksums, the source of a copy. The signature
+//! covers the whole query, so they have the effect of headers, and are rejected like headers. `s3s`
+//! reads headers only.
 //!
-//! A name in the query is in no `X-Amz-SignedHeaders`, so a header that is made of it changes nothing of what version 4 of
-//! signatures covers; version 2 covers all headers that begin with `x-amz-`, and takes it for one of those.
+//! A name in the query is not in `X-Amz-SignedHeaders`, so a header made from it does not change
+//! the input of version 4 signatures. Version 2 covers all headers that begin with `x-amz-`, and
+//! includes the new header.
 
 use hyper::Uri;
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
@@ -13,7 +15,7 @@ use crate::error::{absent, refuse};
 use crate::gate::{OLDER_SIGNATURE, SIGNATURE};
 use crate::ops::tagging::plain;
 
-/// What belongs to the signature itself.
+/// Parameters of the signature itself.
 const OF_SIGNATURE: [&str; 7] = [
     "x-amz-algorithm",
     "x-amz-credential",
@@ -24,7 +26,8 @@ const OF_SIGNATURE: [&str; 7] = [
     "x-amz-signedheaders",
 ];
 
-/// The checksums of no bytes: some SDKs sign them into every URL for an upload, whose bytes they do not know.
+/// The checksums of an empty body: some SDKs sign them into every URL for an upload, because they
+/// do not know its content.
 const OF_NOTHING: [(&str, &str); 5] = [
     ("x-amz-checksum-crc32", "AAAAAA=="),
     ("x-amz-checksum-crc32c", "AAAAAA=="),
@@ -32,16 +35,16 @@ const OF_NOTHING: [(&str, &str); 5] = [
     ("x-amz-checksum-sha1", "2jmj7l5rSw0yVb/vlWAYkK/YBwk="),
     ("x-amz-checksum-sha256", "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="),
 ];
-/// What the body hashes to.
+/// The hash of the body.
 const HASH: &str = "x-amz-content-sha256";
-/// What goes with a checksum that does not count.
+/// The parameter that accompanies a dropped checksum.
 const ALGORITHM: &str = "x-amz-sdk-checksum-algorithm";
 
-/// Makes headers of what a presigned URL has in its query; whether there are any.
+/// Turns parameters in the query of a presigned URL into headers; returns whether there are any.
 ///
 /// # Errors
-/// `NotImplemented` for one in a query that is not signed, by its name; `InvalidArgument` for one that is there twice, is no
-/// header, or says something else than a header does.
+/// `NotImplemented`, with its name, for a parameter in an unsigned query; `InvalidArgument` for one
+/// that is repeated, cannot be a header, or contradicts a header.
 pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
     let wrong = |message: String| refuse(S3ErrorCode::InvalidArgument, message);
     let mut found: Vec<(HeaderName, HeaderValue)> = Vec::new();
@@ -73,7 +76,7 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
     }
     leave_out_nothing(headers, &mut found);
     for (name, value) in found {
-        // A header tells what the body is, which is compared.
+        // A header with the hash takes precedence, and the body is compared with it.
         if name == HASH && headers.contains_key(&name) {
             continue;
         }
@@ -86,7 +89,8 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
     Ok(true)
 }
 
-/// Leaves out a checksum of no bytes where there are some: it was made before anybody knew them.
+/// Drops a checksum of an empty body if the body is not empty: it was signed before the content was
+/// known.
 fn leave_out_nothing(headers: &HeaderMap, found: &mut Vec<(HeaderName, HeaderValue)>) {
     let len = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
     let is_of_nothing = |(name, value): &(HeaderName, HeaderValue)| {
@@ -151,7 +155,7 @@ mod tests {
         assert_eq!(hoisted(signed, &[]), refused("InvalidArgument"));
     }
 
-    /// The SDK of JavaScript signs the checksum of nothing into every URL for an upload.
+    /// The JavaScript SDK signs the checksum of an empty body into every URL for an upload.
     #[test]
     fn a_checksum_of_nothing_does_not_count_where_there_are_bytes() {
         let sdk = with("x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32");

@@ -1,9 +1,10 @@
-//! Headers `Range` that `s3s` refuses. What is no range, several of them, and what counts something else than bytes is ignored as
-//! AWS does and RFC 9110 (14.2) lets a server do: the whole object is the answer. What `s3s` reads otherwise than that RFC is written
-//! as it reads it.
+//! `Range` headers that `s3s` rejects. An invalid range, several ranges, and units other than bytes
+//! are ignored, as AWS does and RFC 9110 (14.2) permits: the answer is the whole object. A range
+//! that `s3s` reads differently from that RFC is rewritten to a form that it reads correctly.
 //!
-//! The header may be signed, and `s3s` looks at the signature and at the range in one call. So such a request is called as it came,
-//! which proves who asks and does nothing, and then again as it is meant, without its signature.
+//! The header may be signed, and `s3s` checks signature and range in one call. So such a request is
+//! first passed on unchanged, which authenticates the requester and has no effect, and then again
+//! with its intended range and without its signature.
 
 use std::sync::Arc;
 
@@ -16,35 +17,35 @@ use crate::access::Admitted;
 use crate::gate::{OLDER_SIGNATURE, SIGNATURE};
 use crate::ops::tagging::plain;
 
-/// The unit that there is.
+/// The supported unit.
 const UNIT: &str = "bytes";
-/// The last place in an object that `s3s` takes.
+/// The last position in an object that `s3s` accepts.
 const LAST_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// What a header means.
+/// The meaning of a header.
 #[derive(Debug, PartialEq, Eq)]
 enum Meant {
-    /// What `s3s` makes of it; also where there is none.
+    /// As `s3s` reads it; also without a header.
     AsItIs,
-    /// Nothing: it is ignored.
+    /// It is ignored.
     Nothing,
-    /// The same as this one, which `s3s` reads.
+    /// The same as this header, which `s3s` reads correctly.
     Other(HeaderValue),
 }
 
-/// A request that is to be called again.
+/// A request to be passed on a second time.
 pub(crate) struct Again {
     head: Parts,
     admitted: Arc<Admitted>,
 }
 
-/// A number of any length; what is too large for an object is as large as any.
+/// A number of any length; larger values than an object can have are capped.
 fn number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX).min(LAST_MAX))
 }
 
-/// A range as `s3s` reads it; none of what is to be ignored.
+/// A range in the form for `s3s`; none if it is to be ignored.
 fn one(text: &str) -> Option<String> {
     let (unit, range) = text.split_once('=')?;
     let (first, last) = range.trim().split_once('-')?;
@@ -61,7 +62,7 @@ fn one(text: &str) -> Option<String> {
     }
 }
 
-/// What the header of a request means.
+/// The meaning of the `Range` header of a request.
 fn meant(method: &Method, headers: &HeaderMap) -> Meant {
     let mut all = headers.get_all(RANGE).iter();
     let Some(first) = all.next().filter(|_| matches!(*method, Method::GET | Method::HEAD)) else {
@@ -69,14 +70,14 @@ fn meant(method: &Method, headers: &HeaderMap) -> Meant {
     };
     let text = first.to_str().ok().filter(|_| all.next().is_none());
     match text.and_then(one) {
-        // `s3s` takes more than ranges.
+        // `s3s` accepts more than valid ranges.
         None => Meant::Nothing,
         Some(range) if Some(range.as_str()) == text => Meant::AsItIs,
         Some(range) => range.parse().map_or(Meant::Nothing, Meant::Other),
     }
 }
 
-/// A path and a query without its signature.
+/// The path and query without the signature.
 fn unsigned(uri: &Uri) -> Option<Uri> {
     let is_signature = |pair: &&str| {
         let name = plain(pair.split('=').next().unwrap_or_default()).unwrap_or_default();
@@ -90,7 +91,7 @@ fn unsigned(uri: &Uri) -> Option<Uri> {
 }
 
 impl Again {
-    /// Of a request with a range that `s3s` refuses; whom it is let in for is noted.
+    /// Prepares the second call if `s3s` rejects the range; the first call notes the requester.
     pub(crate) fn of(head: &mut Parts) -> Option<Self> {
         let range = match meant(&head.method, &head.headers) {
             Meant::AsItIs => return None,
@@ -110,9 +111,9 @@ impl Again {
         Some(Self { head, admitted })
     }
 
-    /// The request as it is meant, if it was let in and then refused.
+    /// The request for the second call, if the first was admitted and then rejected.
     pub(crate) fn request(self, first: &Response<Body>) -> Option<Request<Body>> {
-        // `s3s` reads `bytes=-` as the last no bytes.
+        // `s3s` reads `bytes=-` as the last zero bytes.
         let refusals = [StatusCode::BAD_REQUEST, StatusCode::RANGE_NOT_SATISFIABLE];
         let is_refused = refusals.contains(&first.status());
         let is_next = is_refused && self.admitted.who().is_some();

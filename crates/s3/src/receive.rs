@@ -1,4 +1,4 @@
-//! A body on its way in: counted, hashed once, and written to a file without a name unless it is small.
+//! An incoming body: counted, hashed once, and written to a file without a name unless it is small.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,27 +19,28 @@ use crate::spare::room;
 use crate::store::{Body, STORED_MAX, Store, UploadId};
 use crate::together::Together;
 
-/// Bytes that are hashed and written at once: the chunks in it go to their chains side by side.
+/// Bytes hashed and written at once: their chunks are written to the chains in parallel.
 const PIECE: usize = 4 << 20;
-/// From so many requests at once on small bodies are hashed beside each other: before, handing them over costs more than it saves.
+/// Concurrent requests from which small bodies are hashed in batches: below, the handover costs
+/// more than it saves.
 const BESIDE_MIN: u64 = 4;
-/// The longest body of one request.
+/// The longest body of one request in bytes.
 pub(crate) const BODY_MAX: u64 = 5 << 30;
-/// A client sends something within this time.
+/// Timeout for the next bytes of a client.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// What a request says of its body.
+/// An announced body.
 pub(crate) struct Incoming {
     stream: StreamingBlob,
     trailers: Option<TrailingHeaders>,
-    /// The trailer that was announced.
+    /// The algorithm of the announced trailer.
     trailer: Option<Algorithm>,
     len: u64,
     expected: Expected,
     algorithm: Option<Algorithm>,
 }
 
-/// A request's headers about its body.
+/// The headers of a request about its body.
 pub(crate) struct Said<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) len: Option<i64>,
@@ -47,20 +48,20 @@ pub(crate) struct Said<'a> {
     pub(crate) sums: [(Algorithm, Option<&'a String>); 5],
 }
 
-/// Where the bytes are.
+/// The location of the bytes.
 pub(crate) enum Content {
     /// Up to [`STORED_MAX`].
     Bytes(Arc<Vec<u8>>),
     /// In a file without a name.
     File(File),
-    /// So many bytes at a part's place in the whole of its upload.
+    /// This many bytes at a part's place in the whole file of its upload.
     Placed(File, u64),
-    /// In the whole of the upload that ends with it: so many parts of so many bytes.
+    /// In the whole file of the upload that it completes: the number of parts, and the length.
     Whole(u16, u64),
 }
 
 impl Content {
-    /// The same for the volume.
+    /// The content in the form for the volume.
     pub(crate) fn body(&self) -> Body<'_> {
         match self {
             Self::Bytes(bytes) => Body::Bytes(bytes),
@@ -70,18 +71,18 @@ impl Content {
     }
 }
 
-/// Where bytes go on their way in.
+/// The destination of incoming bytes.
 #[derive(Clone, Default)]
 pub(crate) struct Target {
-    /// To a file in any case; else small ones stay in memory.
+    /// Requires a file; otherwise small bodies stay in memory.
     pub(crate) is_file: bool,
-    /// The replicas of a new file, as [`Store::nameless_file`] wants them.
+    /// The replicas of a new file, for [`Store::nameless_file`].
     pub(crate) replicas: u8,
-    /// To its place in the whole of its upload, if this part can have it.
+    /// The part to write to its place in the whole file of its upload, if it can have one.
     pub(crate) part: Option<PartName>,
 }
 
-/// Which part of which upload.
+/// A part of an upload.
 #[derive(Clone)]
 pub(crate) struct PartName {
     pub(crate) bucket: String,
@@ -89,7 +90,7 @@ pub(crate) struct PartName {
     pub(crate) number: u16,
 }
 
-/// A file that bytes go to, and where in it.
+/// A file and a position to write to.
 pub(crate) struct Place {
     pub(crate) file: File,
     pub(crate) offset: u64,
@@ -97,20 +98,20 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What lies there: so many bytes.
+    /// The content after `len` bytes were written.
     pub(crate) fn content(self, len: u64) -> Content {
         if self.is_whole { Content::Placed(self.file, len) } else { Content::File(self.file) }
     }
 }
 
 impl Target {
-    /// To a file of so many replicas, unless it is small.
+    /// A file with this number of replicas, unless the body is small.
     pub(crate) fn of(replicas: u8) -> Self {
         Self { replicas, ..Self::default() }
     }
 
-    /// Where so many bytes are to be written. A place of a part is taken once: nothing may fail between this and the first byte
-    /// that could be waited for before. For a thread that may block.
+    /// Opens the file for `len` bytes. The place of a part can be taken only once, so await
+    /// everything that can fail before this call. For a thread that may block.
     ///
     /// # Errors
     /// Those of the volume; `NoSuchUpload`.
@@ -126,7 +127,7 @@ impl Target {
     }
 }
 
-/// A body that has come, and is not yet compared with what the client said.
+/// A received body, not yet compared with the client's hashes.
 pub(crate) struct Arrived {
     content: Content,
     hasher: Hasher,
@@ -134,7 +135,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// The same off the event loop; a small body is hashed beside others.
+    /// Computes the last hash and compares, off the event loop; small bodies are hashed in batches.
     ///
     /// # Errors
     /// `BadDigest`.
@@ -156,7 +157,7 @@ impl Arrived {
         Ok((content, digest))
     }
 
-    /// Takes the last of the hashes and compares; for a thread that may block.
+    /// Computes the last hash and compares; for a thread that may block.
     ///
     /// # Errors
     /// `BadDigest`.
@@ -171,8 +172,8 @@ impl Arrived {
     }
 }
 
-/// How long a body in chunks (`aws-chunked`) is without what its chunks add, where the request has no `Content-Length`: SDKs of AWS send
-/// bodies with a trailer so over TLS.
+/// The length of a chunked body (`aws-chunked`) without the chunk overhead, if the request has no
+/// `Content-Length`: AWS SDKs send bodies with a trailer this way over TLS.
 fn decoded_len(headers: &HeaderMap) -> Option<u64> {
     let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
     text("x-amz-content-sha256").filter(|it| it.starts_with("STREAMING-"))?;
@@ -191,10 +192,10 @@ fn trailer(headers: &HeaderMap) -> S3Result<Option<Algorithm>> {
 }
 
 impl Incoming {
-    /// What is coming.
+    /// Reads the announcement of a body.
     ///
     /// # Errors
-    /// `MissingContentLength`, `EntityTooLarge`, and what headers are wrong.
+    /// `MissingContentLength`, `EntityTooLarge`, and errors for invalid headers.
     pub(crate) fn new(
         stream: Option<StreamingBlob>,
         trailers: Option<TrailingHeaders>,
@@ -225,20 +226,21 @@ impl Incoming {
         Ok(Self { stream, trailers, trailer, len, expected, algorithm })
     }
 
-    /// The checksum's algorithm, if one is asked for.
+    /// The algorithm of the checksum, if one is requested.
     pub(crate) const fn algorithm(&self) -> Option<Algorithm> {
         self.algorithm
     }
 
-    /// Has another one where none is asked for.
+    /// Uses `algorithm` if none is requested.
     pub(crate) fn or_with(&mut self, algorithm: Algorithm) {
         self.algorithm.get_or_insert(algorithm);
     }
 
-    /// Takes the body in. A small one stays in memory unless a file is wanted in any case.
+    /// Receives the body. A small one stays in memory unless a file is required.
     ///
     /// # Errors
-    /// `IncompleteBody`, `RequestTimeout`, what the signature of a chunk says, and those of the volume. Nothing is left then.
+    /// `IncompleteBody`, `RequestTimeout`, errors for the signature of a chunk, and those of the
+    /// volume. Then nothing is left behind.
     pub(crate) async fn receive(mut self, door: &Door, to: Target) -> S3Result<Arrived> {
         let hasher = Hasher::new(self.algorithm);
         if self.len <= STORED_MAX as u64 && !to.is_file {
@@ -250,7 +252,7 @@ impl Incoming {
             let (content, expected) = (Content::Bytes(Arc::new(bytes)), self.expected);
             return Ok(Arrived { content, hasher, expected });
         }
-        // One piece is filled while the one before is hashed and written.
+        // One piece is filled while the previous one is hashed and written.
         let piece = usize::try_from(self.len).unwrap_or(PIECE).clamp(1, PIECE);
         let _memory = door.memory(Way::In, room(piece) * 2).await?;
         let len = self.len;
@@ -297,7 +299,7 @@ impl Incoming {
         }
     }
 
-    /// All has come: whether it is all, and what the trailer says of it.
+    /// Checks that the whole body has arrived, and reads the trailer.
     fn end(&mut self, come: u64) -> S3Result<()> {
         if come != self.len {
             return Err(S3ErrorCode::IncompleteBody.into());
@@ -315,7 +317,7 @@ impl Incoming {
     }
 }
 
-/// Hashes and writes pieces, one at a time, off the event loop.
+/// Hashes and writes pieces off the event loop, one at a time.
 struct Writer {
     file: File,
     md5: Arc<Together>,
@@ -324,7 +326,7 @@ struct Writer {
     busy: Option<Busy>,
 }
 
-/// A piece that is hashed and written.
+/// A piece being hashed and written.
 struct Busy {
     md5: Option<JoinHandle<S3Result<Md5>>>,
     writing: JoinHandle<S3Result<Hasher>>,
@@ -332,7 +334,7 @@ struct Busy {
 }
 
 impl Writer {
-    /// Waits for the piece before, begins with this one and gives back the memory of that before.
+    /// Waits for the previous piece, starts this one and returns the buffer of the previous one.
     async fn push(&mut self, bytes: Vec<u8>) -> S3Result<Option<Vec<u8>>> {
         let spare = self.settle().await?;
         let bytes = Arc::new(bytes);
@@ -361,7 +363,7 @@ impl Writer {
         Ok(Arc::try_unwrap(bytes).ok())
     }
 
-    /// The hashes, and the memory of the last piece.
+    /// The hashes, and the buffer of the last piece.
     async fn finish(mut self) -> S3Result<(Hasher, Option<Vec<u8>>)> {
         let last = self.settle().await?;
         let hasher = self.hasher.take().ok_or(S3ErrorCode::InternalError)?;

@@ -1,7 +1,7 @@
-//! What the gateway keeps with an inode: a versioned record as JSON, which metas do not look into.
+//! The data that the gateway stores with an inode: a versioned record as JSON, opaque to the metas.
 //!
-//! JSON, because whoever looks at a damaged volume can read it, and because one of usual size (200 bytes) is read in about
-//! a microsecond.
+//! JSON, because it is readable when a damaged volume is examined, and because a record of typical
+//! size (200 bytes) is parsed in about a microsecond.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ use crate::store::{Attachment, Object};
 
 /// Version of the records that this gateway writes.
 const VERSION: u8 = 1;
-/// Bytes of user metadata, names and values, as AWS.
+/// Bytes of user metadata, names and values, as in AWS.
 pub(crate) const META_MAX: usize = 2 << 10;
-/// The storage class of an object that names none.
+/// The storage class of an object without a named class.
 pub(crate) const STANDARD: &str = "STANDARD";
-/// The others that AWS has. They are kept and told, and change nothing.
+/// The other classes of AWS. They are stored and returned, and have no effect.
 const CLASSES: [&str; 12] = [
     "DEEP_ARCHIVE",
     "EXPRESS_ONEZONE",
@@ -39,9 +39,10 @@ const CLASSES: [&str; 12] = [
     "SNOW",
     "STANDARD_IA",
 ];
-/// Runs of equal parts that are kept; with more the lengths of parts are not told.
+/// Runs of equal parts stored at most; with more, the lengths of parts are not available.
 const RUNS_MAX: usize = 600;
-/// A record of a new object has no checksums of parts if it were longer than this with them: tags may come later.
+/// Length in bytes above which the record of a new object drops the checksums of parts: it leaves
+/// room for tags.
 const WITH_SUMS_MAX: usize = 12 << 10;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -49,24 +50,24 @@ const fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// Of an object, and of an upload until it is one.
+/// The record of an object, and of an upload until it is an object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// [`VERSION`].
     pub(crate) v: u8,
-    /// The `ETag` without quotes; none of an upload.
+    /// The `ETag` without quotes; none for an upload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) etag: Option<String>,
     /// The checksum of the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sum: Option<Sum>,
-    /// The parts that it was put together of.
+    /// The parts of a multipart object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<Parts>,
-    /// The upload that it was completed from, so that a completion sent again is answered as before; 0 for none.
+    /// The upload that created it, so that a repeated completion gets the same answer; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) upload: u64,
-    /// Headers by their names: content-type and its kin.
+    /// Headers by name: content-type and related ones.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) headers: BTreeMap<String, String>,
     /// User metadata.
@@ -75,19 +76,20 @@ pub(crate) struct Record {
     /// Tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
-    /// The tenant that it belongs to, if that is another than the bucket's; of an upload, who began it.
+    /// The tenant that owns it, if not the bucket's owner; for an upload, the tenant that began it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
-    /// Who may use it, if that are others than its owner.
+    /// The access control list, if it grants rights to others than the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) acl: Option<Acl>,
-    /// The storage class that the request named, if that is another than [`STANDARD`].
+    /// The storage class named by the request, if not [`STANDARD`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) class: Option<String>,
-    /// Of a fill: when the backend got it, in seconds since 1970; 0 for none.
+    /// For a fill: when the backend received it, in seconds since 1970; 0 for none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) modified: u64,
-    /// Of an upload: the algorithm of its parts' checksums, and whether the whole gets one of the whole.
+    /// For an upload: the checksum algorithm of the parts, and whether the object gets a checksum
+    /// of its whole content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wants: Option<(Algorithm, bool)>,
 }
@@ -95,9 +97,9 @@ pub(crate) struct Record {
 /// The lengths of an object's parts, as runs of equal ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Parts {
-    /// How many there are.
+    /// The number of parts.
     pub(crate) count: u32,
-    /// How many of which length, in order; empty when there were too many.
+    /// Number and length of each run, in order; empty when there were too many runs.
     runs: Vec<(u32, u64)>,
     /// Their checksums.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,12 +110,12 @@ pub(crate) struct Parts {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PartSums {
     algorithm: Algorithm,
-    /// All of them one after another, in base64.
+    /// All checksums one after another, in base64.
     digests: String,
 }
 
 impl Parts {
-    /// Of these lengths.
+    /// Parts with these lengths.
     pub(crate) fn of(lens: impl Iterator<Item = u64>) -> Self {
         let (mut count, mut runs) = (0, Vec::<(u32, u64)>::new());
         for len in lens {
@@ -129,13 +131,13 @@ impl Parts {
         Self { count, runs, sums: None }
     }
 
-    /// With their checksums, one for each part.
+    /// Adds their checksums, one for each part.
     pub(crate) fn with_sums(self, algorithm: Algorithm, digests: &[Vec<u8>]) -> Self {
         let digests = base64(&digests.concat());
         Self { sums: Some(PartSums { algorithm, digests }), ..self }
     }
 
-    /// Tells the checksum of a part by its number, where the checksums of parts are kept.
+    /// Looks up the checksum of a part by its number, if the checksums are stored.
     pub(crate) fn sums(&self) -> impl Fn(u32) -> Option<Sum> {
         let kept = self.sums.as_ref();
         let kept = kept.and_then(|it| Some((it.algorithm, unbase64(&it.digests)?)));
@@ -146,7 +148,7 @@ impl Parts {
         }
     }
 
-    /// Where a part lies: its offset and its length.
+    /// Offset and length of a part.
     pub(crate) fn place(&self, number: u32) -> Option<(u64, u64)> {
         let (mut left, mut offset) = (number.checked_sub(1)?, 0);
         for (times, len) in &self.runs {
@@ -159,7 +161,7 @@ impl Parts {
         None
     }
 
-    /// Whether they may be the parts of so many bytes.
+    /// Whether they can be the parts of `len` bytes.
     fn cover(&self, len: u64) -> bool {
         let mut all = (0_u64, 0_u64);
         for (times, len) in &self.runs {
@@ -176,7 +178,7 @@ impl Parts {
     }
 }
 
-/// What a record says of access.
+/// The access fields of a record.
 #[derive(Default, Serialize, Deserialize)]
 struct Access {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -185,7 +187,7 @@ struct Access {
     acl: Option<Acl>,
 }
 
-/// What a record says of content, and of which.
+/// The content fields of a record, with the `ETag` of that content.
 #[derive(Serialize, Deserialize)]
 struct OfContent {
     etag: String,
@@ -199,7 +201,7 @@ struct OfContent {
     class: Option<String>,
 }
 
-/// Of a part of an upload.
+/// The record of a part of an upload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PartRecord {
     /// MD5 in hex.
@@ -209,7 +211,7 @@ pub(crate) struct PartRecord {
     pub(crate) sum: Option<Sum>,
 }
 
-/// Of a bucket.
+/// The record of a bucket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BucketRecord {
     /// Its rules for cross-origin requests.
@@ -218,22 +220,22 @@ pub(crate) struct BucketRecord {
     /// Its tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<(String, String)>,
-    /// What is blocked of public access.
+    /// The block of public access.
     #[serde(default)]
     pub(crate) block: Block,
-    /// The tenant that it belongs to; [`DEFAULT_TENANT`] if none is named.
+    /// The tenant that owns it; [`DEFAULT_TENANT`] if none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) owner: Option<String>,
-    /// Who may use it, if that are others than its owner.
+    /// The access control list, if it grants rights to others than the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) acl: Option<Acl>,
-    /// Whom objects belong to, as it was set.
+    /// The ownership of objects, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ownership: Option<Ownership>,
-    /// Where it is said to be, as whoever made it named the place; where its gateways are if they did not.
+    /// The location named at its creation; the region of the gateways if none was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<String>,
-    /// What a later version keeps: it stays as it is.
+    /// Fields of a later version, stored unchanged.
     #[serde(flatten)]
     pub(crate) rest: BTreeMap<String, serde_json::Value>,
 }
@@ -245,44 +247,47 @@ impl BucketRecord {
         Self { owner, ..Self::default() }
     }
 
-    /// What is kept with a bucket: of a directory that a mount made, as of a new bucket of the first tenant. None if it cannot
-    /// be read: it is damaged, or of a later version.
+    /// Reads the record of a bucket. A directory made by a mount counts as a new bucket of the
+    /// first tenant. None if the record is damaged or of a later version.
     pub(crate) fn read(kept: Option<&Attachment>) -> Option<Self> {
         let kept = kept.filter(|it| !it.bytes.is_empty());
         kept.map_or_else(|| Some(Self::default()), |it| decode(&it.bytes))
     }
 
-    /// The same; what cannot be read belongs to nobody, as to whom is not known.
+    /// Like [`BucketRecord::read`]; an unreadable record belongs to no tenant, since its owner is
+    /// unknown.
     pub(crate) fn read_or_nobodys(kept: Option<&Attachment>) -> Self {
         let nobody = || Self { owner: Some(String::new()), ..Self::default() };
         Self::read(kept).unwrap_or_else(nobody)
     }
 
-    /// The tenant that it belongs to.
+    /// The tenant that owns it.
     pub(crate) fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or(DEFAULT_TENANT)
     }
 }
 
-/// Whom new objects belong to that others than the bucket's owner write, in AWS' words.
+/// The owner of new objects written by others than the bucket's owner, with the names of AWS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ownership {
     /// The bucket's owner, and there are no lists.
     BucketOwnerEnforced,
-    /// The bucket's owner, if the writer says so.
+    /// The bucket's owner, if the writer agrees.
     BucketOwnerPreferred,
-    /// Who writes them.
+    /// The writer.
     ObjectWriter,
 }
 
 /// A bucket's settings about public access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Block {
-    /// None: as in a new bucket. Records of before lists were kept say `All`, of buckets that have none.
+    /// None, as in a new bucket. Records from before lists were stored have `All`, for buckets
+    /// without lists.
     #[default]
     #[serde(alias = "All")]
     Removed,
-    /// As they were set: public lists, those that there are, public policies, and access by them.
+    /// As set: block new public lists, ignore existing ones, block public policies, restrict access
+    /// by them.
     Set([bool; 4]),
 }
 
@@ -309,16 +314,16 @@ pub(crate) fn len(map: &BTreeMap<String, String>) -> usize {
 
 /// Encodes a record.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    // Maps have strings as keys, and no field refuses to be written.
+    // All maps have strings as keys, and no field fails to serialize.
     serde_json::to_vec(record).unwrap_or_default()
 }
 
-/// Decodes a record; a damaged one, or one of a later version, is as none.
+/// Decodes a record; none if it is damaged or of a later version.
 pub(crate) fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// Encodes a record in the place of this one: what a later version keeps there beside stays as it is.
+/// Encodes a record that replaces `before`: fields of a later version in it stay unchanged.
 pub(crate) fn encode_over(record: &Record, before: &[u8]) -> Vec<u8> {
     type Fields = serde_json::Map<String, serde_json::Value>;
     let bytes = encode(record);
@@ -335,13 +340,13 @@ pub(crate) fn encode_over(record: &Record, before: &[u8]) -> Vec<u8> {
 }
 
 impl Record {
-    /// An empty one, of the version that is written now.
+    /// An empty record of the present version.
     pub(crate) fn current() -> Self {
         Self { v: VERSION, ..Self::default() }
     }
 
-    /// Whether a backend takes what goes with an object as its user metadata, where there is one: it would never be persisted
-    /// otherwise.
+    /// Checks that a backend, if there is one, accepts the user metadata of the object: otherwise
+    /// it would never be persisted.
     ///
     /// # Errors
     /// `MetadataTooLarge`.
@@ -361,18 +366,19 @@ impl Record {
         Ok(())
     }
 
-    /// The MD5 of the content in hex, where it is known: the `ETag` of what was put whole here. That of a fill is its backend's, which
-    /// need not be an MD5 though it looks like one: of what AWS encrypts it is none.
+    /// The MD5 of the content in hex, if known: the `ETag` of an object put in one request. The
+    /// `ETag` of a fill is that of its backend, which may look like an MD5 without being one: for
+    /// example with AWS encryption.
     pub(crate) fn md5(&self) -> Option<&str> {
         self.etag.as_deref().filter(|it| self.modified == 0 && it.len() == 32)
     }
 
-    /// Its storage class.
+    /// The storage class.
     pub(crate) fn class(&self) -> &str {
         self.class.as_deref().unwrap_or(STANDARD)
     }
 
-    /// Without the checksums of parts, if they are too much to keep.
+    /// Drops the checksums of parts if the record is too long.
     pub(crate) fn bounded(mut self) -> Self {
         if encode(&self).len() > WITH_SUMS_MAX
             && let Some(parts) = &mut self.parts
@@ -382,7 +388,7 @@ impl Record {
         self
     }
 
-    /// Whose it is and who may use it, as one text; none where it is its bucket's owner's alone.
+    /// Owner and access control list as one text; none if only the bucket's owner has rights.
     pub(crate) fn access(&self) -> Option<String> {
         let access = Access { owner: self.owner.clone(), acl: self.acl.clone() };
         let is_any = access.owner.is_some() || access.acl.is_some();
@@ -390,14 +396,15 @@ impl Record {
         is_any.then(|| String::from_utf8_lossy(&encode(&access)).into_owned())
     }
 
-    /// The same from that text; what cannot be read gives nobody anything.
+    /// Sets owner and access control list from such a text; an unreadable one grants nothing to
+    /// others.
     pub(crate) fn set_access(&mut self, text: &str) {
         let Access { owner, acl } = decode(text.as_bytes()).unwrap_or_default();
         (self.owner, self.acl) = (owner, acl);
     }
 
-    /// The object's checksum, parts and storage class as one text, that may go to a backend beside these user metadata; none where
-    /// there is nothing to say, or no room. First the checksums of parts are left out.
+    /// Checksum, parts and storage class of the object as one text for a backend, beside this user
+    /// metadata. None without such data, or without room. The checksums of parts are dropped first.
     pub(crate) fn content(&self, meta: &BTreeMap<String, String>) -> Option<String> {
         if self.sum.is_none() && self.parts.is_none() && self.class.is_none() {
             return None;
@@ -411,11 +418,12 @@ impl Record {
             told.parts.as_mut()?.sums = None;
             text = encode(&told);
         }
-        // Checksums are base64, and so it is ASCII.
+        // Checksums are base64, so the text is ASCII.
         String::from_utf8(text).ok().filter(|it| it.len() <= room)
     }
 
-    /// The same from that text, of an object of so many bytes that has its `ETag` by now; of another content it says nothing.
+    /// Sets them from such a text, for an object of `len` bytes with its `ETag` set; ignores the
+    /// text of another content.
     pub(crate) fn set_content(&mut self, text: &str, len: u64) {
         let Some(of) = decode::<OfContent>(text.as_bytes()) else { return };
         let OfContent { etag, sum, parts, upload, class } = of;
@@ -423,12 +431,12 @@ impl Record {
             sum.as_ref().is_none_or(Sum::is_one) && parts.as_ref().is_none_or(|it| it.cover(len));
         if self.etag.as_ref() == Some(&etag) && can_be {
             (self.sum, self.parts, self.upload) = (sum, parts, upload);
-            // What others write there may be anything.
+            // Other writers of the backend may store anything here.
             self.class = class.filter(|it| is_class(it));
         }
     }
 
-    /// Without what depends on content: somebody changed it.
+    /// Drops the fields that depend on the content, which has changed.
     pub(crate) fn without_content(self) -> Self {
         Self { etag: None, sum: None, parts: None, upload: 0, modified: 0, ..self }
     }
@@ -439,19 +447,19 @@ impl Record {
 pub(crate) struct View {
     pub(crate) attr: Attr,
     pub(crate) etag: String,
-    /// What depends on content is left out when the file was changed through a mount since.
+    /// Without the fields that depend on the content if a mount has changed the file since.
     pub(crate) record: Record,
-    /// How many tags it has; the record of what only a backend has does not name them.
+    /// Number of tags; the record of an object at a backend does not contain them.
     pub(crate) tags: usize,
 }
 
 impl View {
-    /// What is known of an object.
+    /// The view of an object in the pool.
     pub(crate) fn of(object: &Object) -> Self {
         Self::from_parts(object.attr, object.attachment.as_ref())
     }
 
-    /// An object that only a backend has: no inode of ours.
+    /// The view of an object that only a backend has: it has no inode.
     pub(crate) fn of_remote(remote: &Remote) -> Self {
         let record = crate::backed::fetch::record(remote);
         let secs = i64::try_from(record.modified).unwrap_or(i64::MAX);
@@ -487,13 +495,13 @@ impl View {
             record = record.without_content();
         }
         let etag = record.etag.clone().unwrap_or_else(|| {
-            // The time of the content can be set to what it was.
+            // Not the mtime, which can be set back to an earlier value.
             let Timestamp { secs, nanos } = attr.ctime;
             let nanos = i128::from(secs) * 1_000_000_000 + i128::from(nanos);
             format!("{:x}-{nanos:x}-{:x}", attr.ino.0, attr.size)
         });
         if record.modified > 0 {
-            // What was filled is as old as it is in the backend.
+            // A fill keeps its time at the backend.
             let secs = i64::try_from(record.modified).unwrap_or(i64::MAX);
             attr.mtime = Timestamp { secs, nanos: 0 };
         }
@@ -638,7 +646,7 @@ mod tests {
         let of_parts =
             r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEBAQ==-2","composite":true}}"#;
         assert!(read(of_parts, "abc-2", 8).sum.is_some_and(|it| it.composite));
-        // Without the checksums of parts, or not at all, beside what leaves no more room.
+        // Without the checksums of parts, or none, beside metadata that leave no more room.
         let beside = |len: usize| BTreeMap::from([("k".to_owned(), "v".repeat(len))]);
         let short = record.content(&beside(META_MAX - CONTENT.len() - 1 - text.len() + 1)).unwrap();
         let told = read(&short, "abc-2", 8);
@@ -674,7 +682,7 @@ mod tests {
         assert!(bytes.len() < 12 << 10, "{}", bytes.len());
         assert_eq!(decode::<Record>(&bytes), Some(record));
         assert_eq!(decode::<Record>(b"{}").map(|it| it.v), None);
-        // Of before classes were kept.
+        // A record from before classes were stored.
         let before = decode::<Record>(br#"{"v":1,"etag":"e"}"#).unwrap();
         assert_eq!(
             (before.class(), encode(&before)),

@@ -1,5 +1,6 @@
-//! The scope of a signature of version 4: `KEY/YYYYMMDD/REGION/s3/aws4_request`. `s3s` has one error for most that can be wrong with
-//! it, and takes another service for one that is not implemented; here it is refused as by AWS, before that.
+//! The scope of a version 4 signature: `KEY/YYYYMMDD/REGION/s3/aws4_request`. `s3s` has one error
+//! for most defects, and reports another service as not implemented. This module checks the scope
+//! first, with the errors of AWS.
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use hyper::{StatusCode, Uri};
@@ -8,19 +9,21 @@ use s3s::{S3Error, S3ErrorCode, S3Result};
 use crate::error::{custom, refuse};
 use crate::gate::{ALGORITHM, SIGNATURE, pairs};
 
-/// The service, and what ends a scope.
+/// The service, and the end of a scope.
 const SERVICE: &str = "s3";
 const END: &str = "aws4_request";
-/// What the query of a presigned URL has beside its signature.
+/// The query parameters of a presigned URL other than its signature.
 const PARAMETERS: [&str; 5] =
     ["X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Expires", "X-Amz-SignedHeaders"];
 
-/// Whether a region can be one: clients have others from before regions had names, and sign for the one that they are told.
+/// Whether a region name is valid. Clients send other names from before regions had names, and then
+/// sign for the region in the error.
 fn is_region(name: &str) -> bool {
     name.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
 }
 
-/// What is wrong with a credential and its scope, in AWS' words. Any region will do that can be one; `own` is told in the place of others.
+/// The defect of a credential and its scope, in the words of AWS. Any valid region is accepted; the
+/// error for an invalid one names `own`.
 fn wrong(credential: &str, own: &str) -> Option<String> {
     let parts: Vec<&str> = credential.split('/').collect();
     let Ok([key, date, region, service, end]) = <[&str; 5]>::try_from(parts) else {
@@ -47,12 +50,12 @@ fn wrong(credential: &str, own: &str) -> Option<String> {
     (end != END).then(|| format!("incorrect terminal \"{end}\". {form}"))
 }
 
-/// The error of AWS about the query of a presigned URL, and about the fields of a form.
+/// The error of AWS for the query of a presigned URL, and for the fields of a form.
 fn of_query(message: String) -> S3Error {
     custom("AuthorizationQueryParametersError", StatusCode::BAD_REQUEST, message)
 }
 
-/// Whether a credential in a query or in a form can be one.
+/// Checks the credential in a query or in a form.
 ///
 /// # Errors
 /// `AuthorizationQueryParametersError`.
@@ -78,7 +81,7 @@ fn check_query(uri: &Uri, own: &str) -> S3Result<()> {
     check_parameter(credential.as_deref().unwrap_or_default(), own)
 }
 
-/// Whether the scope of a request's signature can be one. Headers without one, and of other kinds, are left to
+/// Checks the scope of a request's signature. Headers without one, or of other kinds, are left to
 /// [`crate::gate::check_signed`]. `own` is the gateway's region.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! A body on its way out: pieces are read ahead, from where they lie in the memory of this process's node, or within the memory
-//! that all bodies share.
+//! An outgoing body: pieces are read ahead, directly from the memory of this process's node, or
+//! into the memory that all bodies share.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use crate::door::{Door, Way};
 use crate::error::{refuse, told};
 use crate::spare::room;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const PIECE: usize = 2 << 20;
 
-/// Memory that goes back when it was sent.
+/// A buffer that is returned once it was sent.
 struct Piece {
     buffer: Vec<u8>,
     len: usize,
@@ -42,12 +42,12 @@ impl Drop for Piece {
     }
 }
 
-/// What was read at once: in one part, or in one for each chunk.
+/// The bytes of one read: in one part, or in one for each chunk.
 type Parts = VecDeque<Bytes>;
 
 /// Pieces of a file.
 struct Pieces {
-    /// What comes behind the first piece, where there is more.
+    /// Pieces after the first, if any.
     ahead: Option<mpsc::Receiver<S3Result<Parts>>>,
     parts: Parts,
     left: u64,
@@ -77,18 +77,19 @@ impl ByteStream for Pieces {
     }
 }
 
-/// Bytes that are there.
+/// A body of bytes in memory.
 pub(crate) fn bytes(bytes: Vec<u8>) -> StreamingBlob {
     StreamingBlob::from(s3s::Body::from(bytes))
 }
 
-/// A range of a file: offset and length. The first bytes are read before there is an answer: they go with its header, and what keeps
-/// them from being read is told. A failure later on breaks the connection, since the length is told by then; and so does
-/// whoever cuts the file or writes to it meanwhile: before the last of several pieces goes, a meta says whether it is the one that
-/// was found.
+/// A body from a range of a file: offset and length. The first bytes are read before there is an
+/// answer: they are sent with its header, and a failure to read them is reported. A later failure
+/// breaks the connection, since the length was already announced. So does a concurrent truncation
+/// or write: before the last of several pieces is sent, a meta confirms that the file is unchanged.
 ///
 /// # Errors
-/// `SlowDown` where others have all memory for long; what keeps the first bytes from being read, never that there is no object.
+/// `SlowDown` when others hold all memory for too long; errors of reading the first bytes, but
+/// never that the object does not exist.
 pub(crate) async fn file(
     door: &Arc<Door>,
     file: File,
@@ -105,7 +106,7 @@ pub(crate) async fn file(
     Ok(StreamingBlob::new(Pieces { ahead, parts, left: len }))
 }
 
-/// Has a task read from one offset to another, a piece ahead.
+/// Starts a task that reads from `offset` to `end`, a piece ahead.
 fn read_ahead(
     door: Arc<Door>,
     file: File,
@@ -129,7 +130,7 @@ fn read_ahead(
     ahead
 }
 
-/// A file still has the bytes that it had when it was found.
+/// Checks that a file still has the bytes that it had when it was looked up.
 async fn unchanged(file: &File) -> S3Result<()> {
     let file = file.clone();
     let asked =
@@ -155,7 +156,8 @@ async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> S3Res
         }
         let mut piece = Piece { buffer, len, door, _memory: memory };
         let lens = file.read_batch(&mut [(offset, &mut piece.buffer[..len])]);
-        // The object was found: a file that has gone since was replaced, and who asks again finds the new one.
+        // The object was found: a file that is gone now was replaced, and a retry finds the new
+        // one.
         let lens = lens.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
         if lens.first() != Some(&len) {
             let message = "The object was cut while it was read: ask again.";

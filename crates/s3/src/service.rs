@@ -1,4 +1,4 @@
-//! The operations as `s3s` calls them.
+//! The operations in the interface of `s3s`.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::ops::{
     owned, put, tagging, uploads, versions,
 };
 
-/// The gateway as `s3s` knows it.
+/// The gateway in the interface of `s3s`.
 pub(crate) struct Service {
     pub(crate) door: Arc<Door>,
 }
 
-/// Operations of `s3s` that are functions of ours.
+/// Maps operations of `s3s` to functions of this crate.
 macro_rules! service {
     (done { $($name:ident($input:ident) -> $output:ident = $function:path;)* }
      none { $($absent:ident($absent_input:ident) -> $absent_output:ident = $code:expr, $message:literal;)* }

@@ -1,11 +1,11 @@
-//! Buffers of bodies that wait to be used again: memory that the system need not clear anew for each body.
+//! Reusable buffers of bodies: the system need not clear memory for each body.
 
 use parking_lot::Mutex;
 
-/// Shorter buffers are made anew each time; longer ones there are none.
+/// Shorter buffers are allocated each time; there are no longer ones.
 const SHORTEST: usize = 256 << 10;
 const LONGEST: usize = 4 << 20;
-/// What waits at most.
+/// Bytes kept at most.
 const BYTES_MAX: usize = 32 << 20;
 
 /// Buffers of one, two, four times the shortest length, and so on.
@@ -18,13 +18,14 @@ struct Waiting {
     bytes: usize,
 }
 
-/// The memory that a buffer for so many bytes takes.
+/// The capacity of a buffer for `len` bytes.
 pub(crate) const fn room(len: usize) -> usize {
     if len < SHORTEST || len > LONGEST { len } else { len.next_power_of_two() }
 }
 
 impl Spare {
-    /// A buffer with room for this many bytes. What is in it, and how much, is left from before.
+    /// A buffer with a capacity for `len` bytes. Content and length are left over from its last
+    /// use.
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         let room = room(len);
         let mut waiting = self.0.lock();
@@ -36,7 +37,7 @@ impl Spare {
         waiting.buffers.swap_remove(at)
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer.
     pub(crate) fn give(&self, buffer: Vec<u8>) {
         let room = buffer.capacity();
         let is_kept = (SHORTEST..=LONGEST).contains(&room) && room.is_power_of_two();

@@ -1,4 +1,5 @@
-//! A connection whose peer must take what is sent to it: one that does not would hold memory that others wait for.
+//! A connection with a peer that must keep reading: a stalled one would hold memory that others
+//! need.
 
 use std::io;
 use std::pin::Pin;
@@ -8,10 +9,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A peer takes some bytes within this time.
+/// Timeout for the peer to read some bytes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A stream that breaks when a write stands still for too long.
+/// A stream that fails when a write stalls for too long.
 pub(crate) struct Watched<S> {
     inner: S,
     waiting: Option<Pin<Box<Sleep>>>,

@@ -1,4 +1,4 @@
-//! The one place that touches the volume: its calls about objects are used as they are.
+//! The only access to the volume; its calls about objects are used directly.
 
 use std::ops::Deref;
 
@@ -21,18 +21,18 @@ impl Store {
         Self { volume }
     }
 
-    /// The bytes of a file, if it is there.
+    /// The bytes of a file, if it exists.
     pub(crate) fn bytes_of(&self, path: &str) -> Result<Option<Vec<u8>>, ClientError> {
         is_there(self.volume.read_file(path))
     }
 
-    /// The file of an object that was looked up in a hold; none where its bytes were told with it.
+    /// The file of an object that was looked up in a hold; none if the object includes its bytes.
     pub(crate) fn file_of(&self, object: &Object, hold: &Hold) -> Option<File> {
         let is_told = object.bytes.is_some() || object.attr.size == 0;
         (!is_told).then(|| self.object_file_held(object, hold))
     }
 
-    /// Whether a directory is there and has something in it.
+    /// Whether a directory exists and is not empty.
     pub(crate) fn has_entries(&self, path: &str) -> Result<bool, ClientError> {
         Ok(is_there(self.volume.list(path))?.is_some_and(|entries| !entries.is_empty()))
     }

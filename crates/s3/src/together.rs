@@ -1,4 +1,4 @@
-//! Bodies that are there at the same time are hashed side by side: MD5 is most of the work of a large PUT otherwise.
+//! Hashes concurrent bodies side by side: otherwise MD5 is most of the work of a large PUT.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use tokio::task::spawn_blocking;
 
 /// Blocks of each body that are hashed before others may join: 32 KiB.
 const STRIDE: usize = 512;
-/// So long hashing waits for bodies that are on their way.
+/// How long hashing waits for expected bodies.
 const PATIENCE: Duration = Duration::from_millis(8);
-/// So often it does not, after it waited in vain: those that come may come slowly.
+/// After a wait without success, this many waits are skipped: the expected bodies may arrive
+/// slowly.
 const VAIN: u32 = 32;
 
-/// Pieces of bodies that wait to be hashed, and threads that do it.
+/// The queue of body pieces to hash, and the threads that hash them.
 pub(crate) struct Together {
     queue: Mutex<Queue>,
-    /// As many wait as are waited for.
+    /// Signalled when as many pieces are queued as a thread waits for.
     enough: Condvar,
-    /// Large bodies on their way.
+    /// Number of large bodies being received.
     coming: AtomicUsize,
     beside: Beside,
     workers_max: usize,
@@ -33,7 +34,7 @@ pub(crate) struct Together {
 struct Queue {
     waiting: VecDeque<Job>,
     workers: usize,
-    /// How often no more is waited.
+    /// Number of waits still to skip.
     vain: u32,
 }
 
@@ -45,7 +46,7 @@ struct Job {
     done: oneshot::Sender<Md5>,
 }
 
-/// A large body on its way.
+/// A large body being received.
 pub(crate) struct Coming(Arc<Together>);
 
 impl Drop for Coming {
@@ -54,7 +55,7 @@ impl Drop for Coming {
     }
 }
 
-/// A piece that is being hashed: its whole blocks begin at `from` bytes, and `done` of them are.
+/// A piece being hashed: its whole blocks begin at byte `from`, and `done` of them are hashed.
 struct Lane {
     job: Job,
     from: usize,
@@ -67,7 +68,7 @@ impl Lane {
         Self { job, from, done: 0 }
     }
 
-    /// The hash, and the blocks that are left.
+    /// The hash, and the remaining blocks.
     fn left(&mut self) -> (&mut Md5, &[[u8; BLOCK]]) {
         let blocks = self.job.bytes[self.from..].as_chunks::<BLOCK>().0;
         (&mut self.job.md5, &blocks[self.done..])
@@ -77,17 +78,17 @@ impl Lane {
         self.from + self.done * BLOCK + BLOCK > self.job.bytes.len()
     }
 
-    /// Gives the hash back, which has all of the piece but what makes no block.
+    /// Returns the hash, which now covers the piece; bytes short of a block are kept for later.
     fn end(self) {
         let Job { mut md5, bytes, done, .. } = self.job;
         md5.keep(&bytes[self.from + self.done * BLOCK..]);
         drop(bytes);
-        // Given up meanwhile when nobody waits for it.
+        // The receiver is gone if the request was given up.
         let _ = done.send(md5);
     }
 }
 
-/// A thread that is counted, also when it dies.
+/// Counts a thread, even if it panics.
 struct Worker(Arc<Together>);
 
 impl Drop for Worker {
@@ -105,7 +106,7 @@ impl Together {
         Self { queue, enough, coming, beside, workers_max }
     }
 
-    /// A large body is on its way: others are hashed beside it, if it comes soon.
+    /// Announces a large body: others wait to be hashed beside it, if it arrives soon.
     pub(crate) fn expect(self: &Arc<Self>) -> Coming {
         self.coming.fetch_add(1, Ordering::Relaxed);
         Coming(Arc::clone(self))
@@ -114,7 +115,7 @@ impl Together {
     /// Adds a piece of a body to its hash, on another thread.
     ///
     /// # Errors
-    /// `InternalError` when that thread has died.
+    /// `InternalError` when that thread has panicked.
     pub(crate) async fn update(self: Arc<Self>, md5: Md5, bytes: Arc<Vec<u8>>) -> S3Result<Md5> {
         self.hashed(md5, bytes, false).await
     }
@@ -130,7 +131,8 @@ impl Together {
         hashed.await.map_err(S3Error::internal_error)
     }
 
-    /// Adds a small body to its hash: on this thread where nothing else is hashed, since another one costs more.
+    /// Adds a small body to its hash: on this thread if nothing else is being hashed, since another
+    /// thread costs more.
     ///
     /// # Errors
     /// As [`Together::update`].
@@ -150,7 +152,7 @@ impl Together {
     fn push(self: &Arc<Self>, job: Job) {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(job);
-        // Another thread only for what does not fit beside what is hashed now.
+        // Another thread only if the piece does not fit beside those being hashed.
         let is_needed = queue.workers == 0 || queue.waiting.len() >= LANES;
         if is_needed && queue.workers < self.workers_max {
             queue.workers += 1;
@@ -161,7 +163,7 @@ impl Together {
         }
     }
 
-    /// Waits for more bodies, unless that was in vain lately.
+    /// Waits for more bodies, unless a recent wait was without success.
     fn wait(&self, queue: &mut MutexGuard<'_, Queue>) {
         if queue.vain > 0 {
             queue.vain -= 1;
@@ -173,7 +175,7 @@ impl Together {
         }
     }
 
-    /// Whether nothing is gained by waiting for more.
+    /// Whether waiting for more would gain nothing.
     fn is_enough(&self, queue: &Queue) -> bool {
         let coming = self.coming.load(Ordering::Relaxed).min(LANES);
         coming < WORTH
@@ -191,7 +193,7 @@ impl Together {
             let count = (LANES - lanes.len()).min(queue.waiting.len());
             let new: Vec<Job> = queue.waiting.drain(..count).collect();
             if new.is_empty() && lanes.is_empty() {
-                // Under the same lock: who pushes now starts another.
+                // Under the same lock: a later push starts another thread.
                 queue.workers -= 1;
                 return;
             }
@@ -204,7 +206,7 @@ impl Together {
         }
     }
 
-    /// Hashes the same number of blocks of every piece, as many as the shortest has.
+    /// Hashes the same number of blocks of every piece: as many as the shortest has.
     fn stride(&self, lanes: &mut [Lane]) {
         let mut bodies: Vec<(&mut Md5, &[[u8; BLOCK]])> =
             lanes.iter_mut().map(Lane::left).collect();
@@ -224,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// What another implementation says.
+    /// The hash according to another implementation.
     fn known(bytes: &[u8]) -> [u8; 16] {
         let mut md5 = s3s::crypto::Md5::new();
         md5.update(bytes);
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(together.queue.lock().workers, 0);
     }
 
-    /// Bodies that are on their way are waited for, but not again and again when none comes.
+    /// Expected bodies are waited for, but not repeatedly when none arrives.
     #[test]
     fn who_waits_in_vain_does_not_wait_for_a_while() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

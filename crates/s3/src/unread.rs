@@ -1,5 +1,6 @@
-//! Requests that are answered before all of their body has come, mostly refused ones. The rest is not waited for, so the connection
-//! ends; the answer says so, or the client's next request on it would fail without a word.
+//! Requests answered before their whole body has arrived, mostly rejected ones. The rest of the
+//! body is not read, so the connection ends. The answer announces this; otherwise the client's next
+//! request on the connection would fail without an explanation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use hyper::HeaderMap;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{CONNECTION, HeaderValue};
 
-/// Whether all of a body has come.
+/// Whether a whole body has arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Unread(Option<Arc<AtomicBool>>);
 
 impl Unread {
-    /// Of a body that nobody has read from.
+    /// The state of a body that has not been read yet.
     pub(crate) fn new(body: &Incoming) -> Self {
         Self((!body.is_end_stream()).then(Arc::default))
     }
@@ -25,7 +26,7 @@ impl Unread {
         Self(None)
     }
 
-    /// The same body, whose end is noted.
+    /// The same body, with its end noted.
     pub(crate) fn watch(&self, body: Incoming) -> s3s::Body {
         match &self.0 {
             None => body.into(),
@@ -33,7 +34,7 @@ impl Unread {
         }
     }
 
-    /// What an answer says now of its connection (of HTTP/1.1).
+    /// Adds `Connection: close` to an answer if the body has not arrived (HTTP/1.1).
     pub(crate) fn tell(&self, headers: &mut HeaderMap) {
         if self.0.as_ref().is_some_and(|is_over| !is_over.load(Ordering::Relaxed)) {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

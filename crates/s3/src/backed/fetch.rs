@@ -158,7 +158,8 @@ impl Stream for Told {
 /// Reads an object that only the backend has, and stores it in the pool if it is whole and fits.
 ///
 /// # Errors
-/// Of the conditions and the range; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the backend does not answer.
+/// Those of the conditions and the range; `NoSuchKey`; `ServiceUnavailable` or `SlowDown` when the
+/// backend does not answer.
 pub(crate) async fn get(
     door: &Arc<Door>,
     (backed, key): (&Backed, &str),

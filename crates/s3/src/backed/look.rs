@@ -200,7 +200,8 @@ async fn is_the_same(
 /// The view of an object, wherever it is; its bytes stay there.
 ///
 /// # Errors
-/// `NoSuchKey`, `NoSuchBucket`; `ServiceUnavailable` or `SlowDown` when only the backend has it and does not answer.
+/// `NoSuchKey`, `NoSuchBucket`; `ServiceUnavailable` or `SlowDown` when only the backend has it and
+/// does not answer.
 pub(crate) async fn view(
     door: &Arc<Door>,
     (bucket, key): (&str, &str),
