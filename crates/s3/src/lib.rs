@@ -15,10 +15,10 @@
 //!
 //! 1. All state of a gateway is a cache: credentials and buckets are cached for at most a second.
 //! 2. An object gets its name after its last byte was hashed, and compared with all hashes and
-//!   lengths from the client.
+//!    lengths from the client.
 //! 3. Metas decide conditions, in the transaction of the change.
 //! 4. Memory for bodies is bounded for all requests together. Waiting happens off the event loop,
-//!   and so does hashing of all bodies except those of some KiB.
+//!    and so does hashing of all bodies except those of some KiB.
 //!
 //! Absent on purpose: versions, policies of the gateway's own, lifecycle, websites, encryption by
 //! the server, object lock. They are rejected with an error that names them; `docs/s3.md` has the
