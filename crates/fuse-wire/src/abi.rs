@@ -1,9 +1,9 @@
 //! Structures and constants of the kernel's interface, ABI 7.45 (Linux 6.18).
 //!
 //! They follow `include/uapi/linux/fuse.h` of the kernel: a `fuse_setattr_in` is a [`SetattrIn`]
-//! here, with the same fields in the same order. Numbers are in the byte order of the host,
-//! because both sides are the same host. Each size is asserted, so that a field that is forgotten
-//! does not compile.
+//! here, with the same fields in the same order. Numbers are in the byte order of the host, because
+//! both sides are the same host. An assertion fixes each size, so a forgotten field does not
+//! compile.
 
 #![allow(missing_docs, reason = "fields are named as in linux/fuse.h, which tells what they mean")]
 
@@ -37,30 +37,30 @@ pub use requests::{
     StatxIn, SyncfsIn, TimeToSet, WriteIn,
 };
 
-/// The one major version there is.
+/// The only supported major version.
 pub const KERNEL_VERSION: u32 = 7;
 /// The newest minor version that this crate knows: Linux 6.18.
 pub const KERNEL_MINOR: u32 = 45;
-/// The oldest minor version that is served: Linux 5.5. Older kernels lack what the rest builds on.
+/// The oldest supported minor version: Linux 5.5. Older kernels lack features that this crate
+/// needs.
 pub const KERNEL_MINOR_MIN: u32 = 31;
 /// The inode of a mount's root directory.
 pub const ROOT_ID: u64 = 1;
-/// Bit of a request's `unique` that says "this one was sent before"; it belongs to the reply too.
+/// The bit of a request's `unique` that marks a resent request; the reply carries it too.
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// What `uid` and `gid` hold when the caller's id has no name in the file system's idmap.
+/// The value of `uid` and `gid` when the caller's id has no mapping in the file system's idmap.
 pub const INVALID_UIDGID: u32 = u32::MAX;
-/// The smallest buffer in bytes that the kernel reads a request into.
+/// The smallest buffer in bytes that the kernel accepts for reading a request.
 pub const MIN_READ_BUFFER: usize = 8192;
-/// The page that the kernel counts `max_pages` in, in bytes.
+/// The unit of `max_pages`, in bytes.
 ///
-/// Kernels with larger pages exist; there a page of ours is a part of one of theirs, and
-/// `max_pages` is more than what is needed.
+/// On kernels with larger pages `max_pages` allows more bytes than needed.
 pub const PAGE_BYTES: u32 = 4096;
-/// Pages of one request of a kernel that does not offer [`InitFlags::MAX_PAGES`].
+/// Pages of one request when the kernel does not offer [`InitFlags::MAX_PAGES`].
 pub const DEFAULT_MAX_PAGES: u32 = 32;
-/// The longest name in bytes that a notification may carry.
+/// The longest name in a notification, in bytes.
 pub const NAME_MAX: usize = 1024;
-/// Size in bytes of [`SetxattrIn`] where [`InitFlags::SETXATTR_EXT`] was not granted.
+/// Size in bytes of [`SetxattrIn`] when [`InitFlags::SETXATTR_EXT`] was not granted.
 pub const COMPAT_SETXATTR_IN_SIZE: usize = 8;
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.

@@ -4,16 +4,16 @@ use crate::abi::{InHeader, MIN_READ_BUFFER, PAGE_BYTES, WriteIn};
 
 /// Bytes before the data of a WRITE.
 const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
-/// What the data is aligned to.
+/// The alignment of the data.
 const PAGE: usize = PAGE_BYTES as usize;
 /// The longest value of an extended attribute that Linux allows, `XATTR_SIZE_MAX`.
 const XATTR_MAX: usize = 65_536;
 
 /// Memory for one request of a worker thread, as large as the largest write.
 ///
-/// It starts 80 bytes before the end of a page, so that the data of a WRITE begins with a
-/// page: it can go on to a device opened with `O_DIRECT` as it is. Pages that no request has
-/// reached yet cost nothing.
+/// It starts 80 bytes before the end of a page, so that the data of a WRITE is page-aligned: it can
+/// be written to a device opened with `O_DIRECT` without a copy. Pages that no request has reached
+/// yet use no memory.
 #[derive(Debug)]
 pub struct RequestBuffer {
     memory: Vec<u8>,
@@ -22,20 +22,20 @@ pub struct RequestBuffer {
 }
 
 impl RequestBuffer {
-    /// A buffer for writes of up to `max_write` bytes, as INIT agreed on. Before INIT any
-    /// number will do.
+    /// Makes a buffer for writes of up to `max_write` bytes, as agreed in INIT. Before INIT any
+    /// number works.
     #[must_use]
     pub fn new(max_write: u32) -> Self {
         let data = (max_write as usize).max(XATTR_MAX + PAGE).max(MIN_READ_BUFFER);
         let len = BEFORE_DATA + data.next_multiple_of(PAGE);
         let memory = vec![0; len + 2 * PAGE];
         let data_at = memory.as_ptr().align_offset(PAGE);
-        // The first page border with room for what comes before the data.
+        // The first page boundary with room for the headers before it.
         let data_at = if data_at < BEFORE_DATA { data_at + PAGE } else { data_at };
         Self { memory, start: data_at - BEFORE_DATA, len }
     }
 
-    /// Bytes of the largest request that it takes.
+    /// The size in bytes of the largest request that fits.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.len

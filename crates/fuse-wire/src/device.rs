@@ -14,48 +14,48 @@ use crate::request::ReplyTo;
 use crate::ring::Answers;
 use crate::waiter::Waiter;
 
-/// Where the kernel's door is.
+/// The path of the FUSE device.
 const PATH: &str = "/dev/fuse";
-/// Pages of a request on kernels that do not say, before 6.13.
+/// Pages of a request on kernels before 6.13, which have no setting for it.
 const MAX_PAGES_BEFORE_THE_SETTING: u32 = 256;
-/// How many pieces one write may have, `UIO_MAXIOV`.
+/// The largest number of pieces of one write, `UIO_MAXIOV`.
 const PIECES_MAX: usize = 1024;
 
-/// A descriptor of `/dev/fuse`, of a connection or still of none.
+/// A descriptor of `/dev/fuse`, with or without a connection.
 ///
 /// The connection lives while any descriptor of it is open in any process. Dropping the value
-/// closes one; requests that were read through a cloned descriptor and have no reply then
-/// fail with `ECONNABORTED`, unless another process holds that descriptor too.
+/// closes one descriptor. Unanswered requests that were read through a cloned descriptor then fail
+/// with `ECONNABORTED`, unless another process holds that descriptor too.
 ///
-/// Several threads may share one, but each gets fewer waits with a clone of its own.
+/// Several threads may share a descriptor, but each waits less with a clone of its own.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
-    /// Of a ring: answers go to its thread.
+    /// Only with a ring: answers go to the ring's thread.
     answers: Option<Arc<Answers>>,
 }
 
-/// What a read brought.
+/// The outcome of a read.
 #[derive(Debug)]
 pub enum Received<'b> {
     /// The bytes of one request, for [`Request::decode`](crate::Request::decode).
     Request(&'b [u8]),
-    /// The mount is gone: nothing will ever come.
+    /// The mount is gone: no request will ever come.
     Unmounted,
     /// The caller's `stop` can be read, and no request was waiting.
     Stopped,
-    /// Somebody aborted the connection: the mount is there and answers nothing. Told apart from
-    /// [`Received::Unmounted`] only where `ABORT_ERROR` was granted.
+    /// Someone aborted the connection: the mount exists and answers nothing. Distinguished from
+    /// [`Received::Unmounted`] only when `ABORT_ERROR` was granted.
     Aborted,
 }
 
-/// What became of a reply.
+/// The outcome of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
     /// The kernel has it.
     Sent,
-    /// The kernel no longer waits: the caller was killed, the request was answered before, or
-    /// the connection has ended.
+    /// The kernel no longer waits: the caller was killed, the request was answered before, or the
+    /// connection has ended.
     NotAwaited,
 }
 
@@ -75,7 +75,7 @@ impl Device {
         Self { fd, answers: None }
     }
 
-    /// The same connection, whose requests came by a ring.
+    /// The same connection, for requests that came through a ring.
     pub(crate) fn answering(&self, answers: Arc<Answers>) -> io::Result<Self> {
         Ok(Self { answers: Some(answers), ..Self::from_fd(self.fd.try_clone()?) })
     }
@@ -84,7 +84,7 @@ impl Device {
         self.fd.as_raw_fd()
     }
 
-    /// A second descriptor of the same connection, with a queue of its own.
+    /// Opens a second descriptor of the same connection, with a queue of its own.
     ///
     /// # Errors
     /// Those of [`Device::open`], and `InvalidInput` when this one has no connection.
@@ -101,17 +101,17 @@ impl Device {
 
     /// Waits for a request.
     ///
-    /// Signals do not end the wait. On a descriptor that somebody made non-blocking it waits all
-    /// the same.
+    /// Signals do not end the wait. It also waits on a descriptor that was made non-blocking.
     ///
     /// # Errors
-    /// `InvalidInput` when the buffer is smaller than what INIT agreed on, `PermissionDenied`
-    /// when the descriptor has no connection.
+    /// `InvalidInput` when the buffer is smaller than agreed in INIT, `PermissionDenied` when the
+    /// descriptor has no connection.
     pub fn read<'b>(&self, buffer: &'b mut RequestBuffer) -> io::Result<Received<'b>> {
         self.receive(buffer, None)
     }
 
-    /// Where one thread waits for requests with [`Device::read_or_stop`], until `stop` can be read.
+    /// Makes a [`Waiter`] for one thread, which waits for requests with [`Device::read_or_stop`]
+    /// until `stop` is readable.
     ///
     /// Makes the descriptor non-blocking, in all processes that share it.
     ///
@@ -122,12 +122,16 @@ impl Device {
         Waiter::new(self.fd.as_fd(), stop)
     }
 
-    /// Waits for a request, or until the `stop` of the waiter can be read, whose bytes stay where they are: for
-    /// a server that hands its connection on in good order. No request is lost on the way.
+    /// Waits for a request, or until the waiter's `stop` is readable. It does not read the bytes of
+    /// `stop`.
     ///
-    /// It looks at `stop` only when no request is there, so that a busy server makes no further
-    /// system call: look at a flag of your own between requests, and let `stop` wake who sleeps. A request
-    /// that finds the thread waiting costs two more system calls than with [`Device::read`].
+    /// This is for a server that hands its connection over cleanly. No request is lost in the
+    /// process.
+    ///
+    /// It polls `stop` only when no request is waiting, so a busy server makes no extra system
+    /// call. Check a flag of your own between requests, and use `stop` to wake sleeping threads. A
+    /// request that finds the thread waiting costs two more system calls than with
+    /// [`Device::read`].
     ///
     /// # Errors
     /// Those of [`Device::read`].
@@ -156,7 +160,8 @@ impl Device {
             match error.raw_os_error() {
                 Some(libc::ENODEV) => return Ok(Received::Unmounted),
                 Some(libc::ECONNABORTED) => return Ok(Received::Aborted),
-                // The request was interrupted between the queue and this thread, or we were.
+                // The request was interrupted between the queue and this thread, or a signal
+                // arrived.
                 Some(libc::EINTR | libc::ENOENT) => {}
                 Some(libc::EAGAIN) => {
                     let stopped = waiter.map_or_else(|| self.wait(), Waiter::wait)?;
@@ -174,14 +179,16 @@ impl Device {
         self.poll(-1).map(|_| false)
     }
 
-    /// Whether there may be a request now, for a thread that looks for the next one before it goes to sleep.
+    /// Whether there may be a request now.
+    ///
+    /// For a thread that polls for the next one before it goes to sleep.
     #[must_use]
     pub fn has_request(&self) -> bool {
-        // What is wrong with the descriptor, the read that follows says.
+        // If the descriptor is broken, the read that follows returns the error.
         self.poll(0).unwrap_or(true)
     }
 
-    /// Whether it can be read, or has come to its end, within so many milliseconds; -1 for any time.
+    /// Whether the descriptor becomes readable or ends within `timeout_ms`; -1 waits forever.
     fn poll(&self, timeout_ms: i32) -> io::Result<bool> {
         let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which lives on this stack frame.
@@ -202,14 +209,14 @@ impl Device {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Answers a request with one system call; nothing of the reply is copied before it.
+    /// Answers a request with one system call, without copying the reply.
     ///
     /// # Errors
     /// `InvalidInput` when the reply does not fit the request (the caller of the file system then
-    /// gets an `EIO`), or is in more than 1,023 pieces.
+    /// gets an `EIO`), or has more than 1,023 pieces.
     ///
     /// # Panics
-    /// [`Reply::Error`] with a number that is no errno, or 4 GiB of data.
+    /// [`Reply::Error`] with an invalid errno, or 4 GiB of data.
     pub fn reply(&self, to: ReplyTo, reply: &Reply<'_>) -> io::Result<Delivered> {
         if let Some(answers) = &self.answers {
             return answers.put(to, reply);
@@ -224,7 +231,7 @@ impl Device {
         }
     }
 
-    /// One message. The device takes it whole or not at all.
+    /// Writes one message. The device takes all of it or nothing.
     pub(crate) fn write(&self, pieces: &[&[u8]]) -> io::Result<()> {
         const INLINE: usize = 4;
         let mut inline = [IoSlice::new(&[]); INLINE];
@@ -255,14 +262,15 @@ impl Device {
         }
     }
 
-    /// Names a file that the kernel is to read and write by itself; the name is good for
-    /// [`OpenOut::passthrough`](crate::abi::OpenOut::passthrough), and lives until
-    /// [`Device::backing_close`], also when `file` is closed and in a process that takes the
+    /// Registers a file that the kernel then reads and writes by itself.
+    ///
+    /// The returned id is valid for [`OpenOut::passthrough`](crate::abi::OpenOut::passthrough)
+    /// until [`Device::backing_close`], even after `file` is closed and in a process that takes the
     /// connection over.
     ///
     /// # Errors
-    /// `PermissionDenied` without `CAP_SYS_ADMIN` or where passthrough was not granted,
-    /// `ELOOP` when the file lies on too many stacked file systems.
+    /// `PermissionDenied` without `CAP_SYS_ADMIN` or when passthrough was not granted, `ELOOP` when
+    /// the file lies on too many stacked file systems.
     pub fn backing_open(&self, file: BorrowedFd<'_>) -> io::Result<i32> {
         let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: the request reads one `BackingMap`, which lives on this stack frame.
@@ -272,10 +280,10 @@ impl Device {
         if id < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
     }
 
-    /// Gives a name of [`Device::backing_open`] back. Files that are open through it stay so.
+    /// Releases an id of [`Device::backing_open`]. Files opened through it stay open.
     ///
     /// # Errors
-    /// `NotFound` when there is none of that name.
+    /// `NotFound` when there is no such id.
     pub fn backing_close(&self, id: i32) -> io::Result<()> {
         let id = id.cast_unsigned();
         // SAFETY: the request reads one u32, which lives on this stack frame.
@@ -298,7 +306,8 @@ impl From<Device> for OwnedFd {
     }
 }
 
-/// Whether the connection of a descriptor of `/dev/fuse` has ended: nothing will ever come.
+/// Whether the connection of a descriptor of `/dev/fuse` has ended, so that no request will ever
+/// come.
 #[must_use]
 pub fn has_ended(device: BorrowedFd<'_>) -> bool {
     let mut poll = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
@@ -307,13 +316,13 @@ pub fn has_ended(device: BorrowedFd<'_>) -> bool {
     ready > 0 && poll.revents & libc::POLLERR != 0
 }
 
-/// Numbers of ioctls are words of the C library's own choice.
+/// Converts an ioctl number to the type that the C library uses.
 fn ulong(request: u32) -> libc::Ioctl {
     libc::Ioctl::from(request)
 }
 
-/// Pages that a request of this kernel may have: `fs.fuse.max_pages_limit`, or 256 where
-/// the kernel is older than the setting.
+/// The largest number of pages of a request: `fs.fuse.max_pages_limit`, or 256 on kernels older
+/// than the setting.
 #[must_use]
 pub fn max_pages_limit() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");

@@ -4,21 +4,21 @@ use zerocopy::IntoBytes;
 
 use crate::abi::{Dirent, EntryOut};
 
-/// Entries start at multiples of this.
+/// The alignment of entries.
 const ALIGN: usize = 8;
 
-/// What a name stands for; the same values as `DT_*` and as the upper bits of a mode.
+/// The type of a directory entry; the same values as `DT_*` and as the upper bits of a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileKind(u32);
 
 impl FileKind {
-    /// The kind in a mode with its type bits (`S_IFMT`).
+    /// The type from a mode with its type bits (`S_IFMT`).
     #[must_use]
     pub const fn of_mode(mode: u32) -> Self {
         Self((mode & libc::S_IFMT) >> 12)
     }
 
-    /// A plain file.
+    /// A regular file.
     pub const REGULAR: Self = Self(libc::DT_REG as u32);
     /// A directory.
     pub const DIRECTORY: Self = Self(libc::DT_DIR as u32);
@@ -28,8 +28,8 @@ impl FileKind {
 
 /// Entries up to the size that the kernel asked for.
 ///
-/// Each has a cookie: the offset with which the kernel asks for what follows it. Cookies may be
-/// anything but 0 that leads on; 0 is the start.
+/// Each has a cookie: the offset that the kernel passes to read the entries after it. A cookie may
+/// be any number except 0, which is the start, as long as the sequence advances.
 #[derive(Clone, Debug)]
 pub struct DirBuffer {
     bytes: Vec<u8>,
@@ -37,23 +37,23 @@ pub struct DirBuffer {
 }
 
 impl DirBuffer {
-    /// Space for `capacity` bytes: the request's `size`, within what the caller allows. Memory is
-    /// taken as it is needed.
+    /// Makes a buffer for `capacity` bytes: the request's `size`, within the caller's limit. It
+    /// allocates memory on demand.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { bytes: Vec::new(), capacity }
     }
 
-    /// Adds an entry of READDIR: `cookie` is the offset of the entry behind this one. False, and
-    /// nothing added, when it does not fit or the name is empty.
+    /// Adds an entry of READDIR: `cookie` is the offset of the entry after this one.
+    ///
+    /// Returns false and adds nothing when it does not fit or the name is empty.
     #[must_use]
     pub fn push(&mut self, ino: u64, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
         self.add(&[], Dirent { ino, off: cookie, namelen: 0, kind: kind.0 }, name)
     }
 
-    /// Adds an entry of READDIRPLUS. A `nodeid` of 0 in `entry` leaves the attributes out;
-    /// any other counts as a LOOKUP, but for `.` and `..`, of which the kernel takes no
-    /// reference.
+    /// Adds an entry of READDIRPLUS. A `nodeid` of 0 in `entry` leaves the attributes out; any
+    /// other counts as a LOOKUP, except for `.` and `..`, of which the kernel takes no reference.
     #[must_use]
     pub fn push_plus(
         &mut self,
@@ -66,7 +66,7 @@ impl DirBuffer {
         self.add(entry.as_bytes(), Dirent { ino, off: cookie, namelen: 0, kind: kind.0 }, name)
     }
 
-    /// Adds an entry whose length is still to be filled in.
+    /// Adds an entry and fills in its length.
     fn add(&mut self, plus: &[u8], dirent: Dirent, name: &[u8]) -> bool {
         let len = (plus.len() + size_of::<Dirent>() + name.len()).next_multiple_of(ALIGN);
         let Ok(namelen) = u32::try_from(name.len()) else { return false };
@@ -82,13 +82,13 @@ impl DirBuffer {
         true
     }
 
-    /// The entries as the kernel wants them.
+    /// The entries in the kernel's format.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether there is none yet. A reply with none is the end of the directory.
+    /// Whether there are no entries. An empty reply is the end of the directory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, with the rights of root or through `fusermount3`.
+//! Mounting and unmounting, as root or through `fusermount3`.
 
 mod fusermount;
 
@@ -14,37 +14,37 @@ use thiserror::Error;
 use crate::device::Device;
 use crate::mountinfo::mounts;
 
-/// The type under which our mounts are listed.
+/// The file system type of our mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.millpond";
-/// The same as `fusermount3` wants it.
+/// The subtype in the form that `fusermount3` expects.
 const SUBTYPE: &str = "millpond";
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a mount option of that name")]
 pub struct MountOptions {
-    /// What the list of mounts shows as the source.
+    /// The source shown in the mount table.
     pub fsname: String,
-    /// No writes.
+    /// Mounts read-only.
     pub read_only: bool,
-    /// Other users may enter, not only the one who mounts.
+    /// Allows users other than the mounting one.
     pub allow_other: bool,
     /// The kernel checks modes and owners by itself.
     pub default_permissions: bool,
-    /// Set-user-id bits do not count.
+    /// Ignores set-user-id bits.
     pub nosuid: bool,
-    /// Device files do not work.
+    /// Disables device files.
     pub nodev: bool,
-    /// Nothing can be executed.
+    /// Forbids executing files.
     pub noexec: bool,
-    /// Reads do not change the time of the last read, and the list of mounts says so.
+    /// Reads do not update the access time; the mount table shows it.
     pub noatime: bool,
-    /// Bytes of the largest read; without it what INIT agrees on.
+    /// Bytes of the largest read; without it the value agreed in INIT.
     pub max_read: Option<u32>,
 }
 
 impl Default for MountOptions {
-    /// Writable, for the mounting user, without set-user-id bits and device files.
+    /// Writable, for the mounting user only, without set-user-id bits and device files.
     fn default() -> Self {
         Self {
             fsname: SUBTYPE.to_owned(),
@@ -61,7 +61,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Options that are the file system's own, not the kernel's general ones.
+    /// Options specific to FUSE, not the kernel's general ones.
     fn own(&self) -> String {
         let mut own = String::new();
         if self.allow_other {
@@ -92,13 +92,13 @@ impl MountOptions {
     }
 }
 
-/// Why a mount did not come or did not go. Each says in a line what to do.
+/// Why mounting or unmounting failed. Each message says in a line how to fix it.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The kernel or the container has no FUSE.
     #[error("/dev/fuse is missing: `modprobe fuse`, or give the container `--device /dev/fuse`")]
     NoDevice,
-    /// The device may not be opened.
+    /// No permission to open the device.
     #[error(
         "/dev/fuse may not be opened: run as root, or allow it (`chmod 666 /dev/fuse`, in a container a device rule)"
     )]
@@ -113,21 +113,21 @@ pub enum MountError {
         "users may not mount with allow_other: add the line `user_allow_other` to /etc/fuse.conf"
     )]
     AllowOther,
-    /// The target is not there.
+    /// The target does not exist.
     #[error("{} does not exist: `mkdir -p {}`", .0.display(), .0.display())]
     TargetMissing(PathBuf),
-    /// The target is no directory.
+    /// The target is not a directory.
     #[error("{} is not a directory: mount on one", .0.display())]
     TargetNotDirectory(PathBuf),
-    /// The target is a mount of ours already.
+    /// The target is already a mount of ours.
     #[error("{} is a mount of {source_name} already: unmount it first (`umount {}`)", .target.display(), .target.display())]
     Occupied {
         /// The target.
         target: PathBuf,
-        /// What is mounted there.
+        /// The source mounted there.
         source_name: String,
     },
-    /// The target is a mount whose server is gone.
+    /// The target is a mount without a server.
     #[error("{} is a mount whose server is gone: `umount -l {}`", .0.display(), .0.display())]
     Dead(PathBuf),
     /// There is no mount.
@@ -139,13 +139,13 @@ pub enum MountError {
     /// An option that cannot be passed on.
     #[error("mount option '{0}' has a zero byte in it")]
     Option(&'static str),
-    /// What `fusermount3` said.
+    /// Any other message of `fusermount3`.
     #[error("fusermount3: {0}")]
     Helper(String),
-    /// The system said something else.
+    /// Any other error of the system.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
         /// The system's error.
         #[source]
@@ -153,13 +153,13 @@ pub enum MountError {
     },
 }
 
-/// Makes the directory `target` a mount. The device has the connection; its first request is
-/// the INIT.
+/// Mounts the file system on the directory `target`. The returned device has the connection; its
+/// first request is the INIT.
 ///
-/// A directory that is not empty is no fault; what is in it is hidden while the mount is there.
+/// The directory need not be empty; the mount hides its content.
 ///
 /// # Errors
-/// [`MountError`] says what to do.
+/// [`MountError`] says how to fix it.
 pub fn mount(target: &Path, options: &MountOptions) -> Result<Device, MountError> {
     let target = check_target(target)?;
     let device = Device::open().map_err(|error| match error.raw_os_error() {
@@ -169,7 +169,7 @@ pub fn mount(target: &Path, options: &MountOptions) -> Result<Device, MountError
     });
     let device = match device {
         Ok(device) => device,
-        // The helper may be allowed to open it where we are not.
+        // The helper may have the permission to open it that we lack.
         Err(MountError::DeviceRights) if fusermount::is_there() => {
             return fusermount::mount(&target, options);
         }
@@ -199,7 +199,7 @@ impl MountOptions {
 
 /// `mount(2)` with the device's descriptor.
 fn mount_as_root(device: &Device, target: &Path, options: &MountOptions) -> io::Result<()> {
-    // SAFETY: both only return a number.
+    // SAFETY: both calls only return a number.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let data = format!(
         "fd={},rootmode={:o},user_id={uid},group_id={gid}{}",
@@ -223,11 +223,13 @@ fn mount_as_root(device: &Device, target: &Path, options: &MountOptions) -> io::
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Ends a mount. `lazy` takes it out of the tree at once and ends it when its last file is
-/// closed; it works on a mount whose server hangs.
+/// Ends a mount.
+///
+/// `lazy` takes it out of the tree at once and ends it when its last file is closed; it works on a
+/// mount with a hanging server.
 ///
 /// # Errors
-/// [`MountError::NotMounted`], [`MountError::Busy`], or what the system says.
+/// [`MountError::NotMounted`], [`MountError::Busy`], or the system's error.
 pub fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
     let path = c_path(target).map_err(|source| MountError::Os { what: "unmount", source })?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
@@ -250,7 +252,7 @@ fn umount2(path: &CStr, flags: libc::c_int) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The target without links, if it can be mounted on.
+/// The target with links resolved, if it can be mounted on.
 fn check_target(target: &Path) -> Result<PathBuf, MountError> {
     let fault = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENOENT) => MountError::TargetMissing(target.to_owned()),
@@ -271,11 +273,13 @@ fn check_target(target: &Path) -> Result<PathBuf, MountError> {
     Ok(place)
 }
 
-/// The path of a mount point without links, as the list of mounts has it. Does not look at what is mounted at its end, because a mount whose
-/// server stands still would hold us up for ever.
+/// The path of a mount point with links resolved, as in the mount table.
+///
+/// It does not access the last component, because a mount with a hanging server would block it
+/// forever.
 ///
 /// # Errors
-/// `NotFound` and what else the system says of the folders above.
+/// `NotFound`, and other errors of the system for the parent folders.
 pub fn place_of(target: &Path) -> io::Result<PathBuf> {
     let Some(name) = target.file_name() else { return fs::canonicalize(target) };
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());

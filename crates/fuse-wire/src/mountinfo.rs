@@ -1,4 +1,4 @@
-//! Which mounts there are, and the switch that ends a connection.
+//! The mount table, and the switch that ends a connection.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 
 use crate::mount::FS_TYPE;
 
-/// Where the kernel lists connections.
+/// The kernel's folder of connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// A mount of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where it is, as this process sees it.
+    /// Its path, as this process sees it.
     pub target: PathBuf,
-    /// What `fsname` said.
+    /// The source, as set by `fsname`.
     pub source: OsString,
-    /// The minor device number, which is the connection's name for [`abort_connection`].
+    /// The minor device number, which names the connection for [`abort_connection`].
     pub connection: u32,
-    /// Whether this mount point refuses writes.
+    /// Whether this mount point is read-only.
     pub read_only: bool,
 }
 
-/// The mounts of type `fuse.millpond` that this process sees, bind mounts of them too.
+/// The mounts of type `fuse.millpond` that this process sees, including bind mounts of them.
 ///
 /// # Errors
 /// Those of reading `/proc/self/mountinfo`.
@@ -32,7 +32,7 @@ pub fn mounts() -> io::Result<Vec<MountPoint>> {
     Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
-/// Lines that are not as `proc(5)` says are left out.
+/// Parses the mount table; lines that do not match `proc(5)` are skipped.
 fn parse(text: &[u8]) -> Vec<MountPoint> {
     text.split(|&byte| byte == b'\n').filter_map(mount_point).collect()
 }
@@ -53,7 +53,7 @@ fn mount_point(line: &[u8]) -> Option<MountPoint> {
     Some(MountPoint { target, source, connection, read_only })
 }
 
-/// Spaces, tabs, line ends and backslashes are written as three octal digits.
+/// Decodes spaces, tabs, line ends and backslashes, which are written as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -68,30 +68,31 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sets how far the kernel reads ahead in files of a mount, in bytes. What it offers when a connection
-/// begins is 128 KiB at most, whatever is wished for.
+/// Sets the kernel's read-ahead for files of a mount, in bytes.
+///
+/// A new connection gets at most 128 KiB, even if INIT asks for more.
 ///
 /// # Errors
-/// `NotFound` when there is no such connection, `PermissionDenied`: only root may.
+/// `NotFound` when there is no such connection, `PermissionDenied` for users other than root.
 pub fn set_read_ahead(connection: u32, bytes: u32) -> io::Result<()> {
     let setting = format!("/sys/class/bdi/0:{connection}/read_ahead_kb");
     fs::write(setting, (bytes >> 10).to_string())
 }
 
-/// How far the kernel reads ahead in files of a mount, in bytes.
+/// The kernel's read-ahead for files of a mount, in bytes.
 ///
 /// # Errors
-/// `NotFound` when there is no such connection, `InvalidData` when the setting is no number.
+/// `NotFound` when there is no such connection, `InvalidData` when the setting is not a number.
 pub fn read_ahead(connection: u32) -> io::Result<u32> {
     let text = fs::read_to_string(format!("/sys/class/bdi/0:{connection}/read_ahead_kb"))?;
     let kib: u32 = text.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?;
     Ok(kib.saturating_mul(1 << 10))
 }
 
-/// Ends a connection at once: everybody who waits for a reply gets `ECONNABORTED`, and so does
-/// everybody who asks from now on. The way out when a server hangs.
+/// Ends a connection at once: all waiting and future requests get `ECONNABORTED`. The last resort
+/// when a server hangs.
 ///
-/// Mounts the kernel's control file system where that has not been done and we are allowed to.
+/// Mounts the kernel's control file system if it is not mounted and we are allowed to.
 ///
 /// # Errors
 /// `NotFound` when there is no such connection, `PermissionDenied`.
@@ -109,7 +110,7 @@ fn mount_control() -> io::Result<()> {
     // SAFETY: strings that end with a zero and outlive the call; there is no data.
     let rc = unsafe { libc::mount(kind, target, kind, 0, std::ptr::null()) };
     let error = io::Error::last_os_error();
-    // Busy: somebody else did it just now.
+    // Busy: another process mounted it just now.
     if rc < 0 && error.raw_os_error() != Some(libc::EBUSY) { Err(error) } else { Ok(()) }
 }
 

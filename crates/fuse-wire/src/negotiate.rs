@@ -1,7 +1,7 @@
-//! INIT: what kernel and server agree on.
+//! INIT: negotiation between kernel and server.
 //!
 //! A pure function, so that the same offer and wishes always give the same reply: an INIT that the
-//! kernel sends again after a crash is answered as the first one was.
+//! kernel resends after a crash gets the same answer as the first one.
 
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -11,41 +11,41 @@ use crate::abi::{
     PAGE_BYTES,
 };
 
-/// Flags that are always taken when they are offered: they only lift limits.
+/// Flags that are always taken when offered: they only lift limits.
 const ALWAYS: InitFlags = InitFlags::INIT_EXT
     .with(InitFlags::BIG_WRITES)
     .with(InitFlags::MAX_PAGES)
     .with(InitFlags::SETXATTR_EXT);
 
-/// What the server would like.
+/// The settings that the server asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitWishes {
-    /// Flags to take where the kernel offers them.
+    /// Flags to take if the kernel offers them.
     pub flags: InitFlags,
-    /// Bytes of the largest write and read, from 4 KiB; rounded up to whole pages, then
-    /// bounded by `max_pages_limit`.
+    /// Bytes of the largest write and read, from 4 KiB; rounded up to whole pages, then limited by
+    /// `max_pages_limit`.
     pub max_write: u32,
-    /// Bytes that the kernel may read ahead; it takes the smaller of this and its own bound.
+    /// Bytes that the kernel may read ahead; it takes the smaller of this and its own limit.
     pub max_readahead: u32,
     /// Granularity of times in nanoseconds, from 1 to 10⁹.
     pub time_gran: u32,
-    /// Requests in flight that nobody waits for (read-ahead, write-back); 0 is the kernel's 12.
+    /// Background requests in flight (read-ahead, write-back); 0 means the kernel's default of 12.
     pub max_background: u16,
-    /// How many of them make the device "congested"; 0 is three quarters of them.
+    /// How many of them make the device "congested"; 0 means three quarters of them.
     pub congestion_threshold: u16,
-    /// Pages of a request, as `/proc/sys/fs/fuse/max_pages_limit` bounds it:
+    /// Pages of a request, as limited by `/proc/sys/fs/fuse/max_pages_limit`:
     /// [`max_pages_limit`](crate::max_pages_limit).
     pub max_pages_limit: u32,
-    /// How many file systems may be stacked for passthrough: 1 is "backing files lie on a plain
-    /// file system". Counts only with [`InitFlags::PASSTHROUGH`].
+    /// How many file systems may be stacked for passthrough: 1 means "backing files lie on a plain
+    /// file system". Used only with [`InitFlags::PASSTHROUGH`].
     pub max_stack_depth: u32,
-    /// Seconds after which the kernel gives the whole connection up because one request has no
-    /// reply; 0 is never. Counts only with [`InitFlags::REQUEST_TIMEOUT`].
+    /// Seconds after which the kernel aborts the whole connection because one request has no reply;
+    /// 0 means never. Used only with [`InitFlags::REQUEST_TIMEOUT`].
     pub request_timeout_s: u16,
 }
 
 impl Default for InitWishes {
-    /// What suits a server on the network: large requests, no promise about consistency.
+    /// Settings for a server on the network: large requests, no promise about consistency.
     fn default() -> Self {
         Self {
             flags: InitFlags::ASYNC_READ
@@ -67,16 +67,16 @@ impl Default for InitWishes {
     }
 }
 
-/// What was agreed: plain data that another process can be given, because a server that takes a
-/// session over sees no INIT.
+/// The agreement: plain data for another process, because a server that takes a session over sees
+/// no INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Negotiated {
     /// The reply to the INIT.
     pub out: InitOut,
-    /// Flags in force.
+    /// Flags in effect.
     pub granted: InitFlags,
-    /// Flags that were wished for and are not in force.
+    /// Flags that were requested and are not in effect.
     pub denied: InitFlags,
     /// Minor version of the kernel's interface.
     pub kernel_minor: u32,
@@ -87,21 +87,21 @@ pub struct Negotiated {
 const _: () = assert!(size_of::<Negotiated>() == Negotiated::BYTES);
 
 impl Negotiated {
-    /// Length of the stored form.
+    /// Length of the stored form in bytes.
     pub const BYTES: usize = 88;
     /// Version of the stored form.
     const LAYOUT: u32 = 1;
 
-    /// The form to be stored, in the byte order of this host.
+    /// Encodes the agreement for storage, in the byte order of this host.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(*self)
     }
 
-    /// What [`Negotiated::to_bytes`] made, perhaps in another process.
+    /// Decodes the bytes of [`Negotiated::to_bytes`], perhaps from another process.
     ///
     /// # Errors
-    /// [`NegotiateError::Stored`] when it is not that, or of another version of this crate.
+    /// [`NegotiateError::Stored`] when the bytes are invalid, or of another version of this crate.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, NegotiateError> {
         Self::read_from_bytes(bytes)
             .ok()
@@ -116,7 +116,7 @@ impl Negotiated {
     }
 }
 
-/// Why there is no agreement.
+/// Why negotiation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NegotiateError {
     /// The kernel is too old.
@@ -124,27 +124,27 @@ pub enum NegotiateError {
         "the kernel speaks FUSE {major}.{minor}, 7.31 (Linux 5.5) is the oldest that is served"
     )]
     TooOld {
-        /// Of the kernel.
+        /// The kernel's major version.
         major: u32,
-        /// Of the kernel.
+        /// The kernel's minor version.
         minor: u32,
     },
-    /// A major version of the future. The kernel must be answered with
-    /// [`InitOut`]`{ major: 7, .. }` and asks again.
+    /// A newer major version. The server must answer [`InitOut`]`{ major: 7, .. }`; the kernel then
+    /// sends another INIT.
     #[error("the kernel speaks FUSE {major}, this is FUSE 7")]
     TooNew {
-        /// Of the kernel.
+        /// The kernel's major version.
         major: u32,
     },
-    /// Bytes that are no stored agreement.
+    /// Bytes that are not a stored agreement.
     #[error("the stored FUSE session is not one of this version")]
     Stored,
 }
 
-/// The reply to the kernel's offer. Never takes a flag that was not offered.
+/// Computes the reply to the kernel's offer. Never takes a flag that was not offered.
 ///
 /// # Errors
-/// The kernel is older than 7.31, or of another major version.
+/// The kernel is older than 7.31, or has another major version.
 pub fn negotiate(offer: &InitIn, wishes: &InitWishes) -> Result<Negotiated, NegotiateError> {
     if offer.major > KERNEL_VERSION {
         return Err(NegotiateError::TooNew { major: offer.major });
@@ -178,17 +178,17 @@ pub fn negotiate(offer: &InitIn, wishes: &InitWishes) -> Result<Negotiated, Nego
     Ok(Negotiated { out, granted, denied, kernel_minor: offer.minor, layout: Negotiated::LAYOUT })
 }
 
-/// The flags that are taken.
+/// The flags to take.
 fn grant(offered: InitFlags, wishes: &InitWishes) -> InitFlags {
     let mut granted = wishes.flags.with(ALWAYS).and(offered);
-    // A kernel with both turns passthrough off without a word (fs/fuse/inode.c).
+    // With both, the kernel silently turns passthrough off (fs/fuse/inode.c).
     if granted.contains(InitFlags::WRITEBACK_CACHE) || wishes.max_stack_depth == 0 {
         granted = granted.without(InitFlags::PASSTHROUGH);
     }
     granted
 }
 
-/// Pages of one request: what the wished bytes need, within what the kernel allows.
+/// Pages of one request: enough for the requested bytes, within the kernel's limit.
 fn pages(granted: InitFlags, wishes: &InitWishes) -> u16 {
     let limit = if granted.contains(InitFlags::MAX_PAGES) {
         wishes.max_pages_limit.clamp(1, u32::from(u16::MAX))
@@ -199,7 +199,7 @@ fn pages(granted: InitFlags, wishes: &InitWishes) -> u16 {
     u16::try_from(needed).expect("bounded by a u16")
 }
 
-/// The two words of the wire.
+/// Splits flags into the two words of the wire format.
 #[allow(clippy::cast_possible_truncation, reason = "each word takes the half that it is cut to")]
 fn split(flags: InitFlags) -> [u32; 2] {
     [flags.bits() as u32, (flags.bits() >> 32) as u32]

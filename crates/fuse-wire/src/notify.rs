@@ -1,8 +1,8 @@
-//! What the server tells the kernel unasked: drop what you cached, take this, send that again.
+//! Notifications to the kernel: drop cached entries, store data, resend requests.
 //!
-//! A notification waits for locks of the kernel that a request in flight may hold. Never send one
-//! about an inode from a thread whose reply such a request waits for: a worker that answers a
-//! request about a file must not invalidate that file before its reply is out.
+//! A notification waits for kernel locks that a request in flight may hold. Never send one about an
+//! inode from a thread that still has to answer such a request: a worker that answers a request
+//! about a file must not invalidate that file before its reply is out.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::abi::{
 };
 use crate::device::Device;
 
-/// What became of a notification.
+/// The outcome of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notified {
     /// The kernel did it.
@@ -23,28 +23,28 @@ pub enum Notified {
     Unknown,
 }
 
-/// The pages of a file from `offset` on.
+/// A range of the cached pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// None, only the attributes.
+    /// No pages, only the attributes.
     None,
     /// All of the file.
     All,
-    /// `len` bytes from `offset`; whole pages round them are dropped. A `len` of 0 is up to the end.
+    /// `len` bytes from `offset`, widened to whole pages. A `len` of 0 means to the end.
     Range {
         /// Bytes from the file's start.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
 }
 
 impl Device {
-    /// Drops the kernel's attributes of an inode, and its cached pages as `pages` says. Dirty
-    /// pages are written back first.
+    /// Drops the kernel's attributes of an inode, and the cached pages in `pages`. The kernel
+    /// writes dirty pages back first.
     ///
     /// # Errors
-    /// What the device says; a connection that has ended is `ENOTCONN` or `ENODEV`.
+    /// Those of the device; `ENOTCONN` or `ENODEV` when the connection has ended.
     pub fn inval_inode(&self, ino: u64, pages: Pages) -> io::Result<Notified> {
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let (off, len) = match pages {
@@ -68,8 +68,9 @@ impl Device {
         self.entry(parent, name, 0)
     }
 
-    /// Makes the kernel look the name up again before it uses it; unlike
-    /// [`Device::inval_entry`] that leaves in peace what is mounted or open below. Needs
+    /// Makes the kernel look the name up again before it uses it.
+    ///
+    /// Unlike [`Device::inval_entry`] it leaves mounts and open files below untouched. Needs
     /// [`InitFlags::HAS_EXPIRE_ONLY`](crate::abi::InitFlags::HAS_EXPIRE_ONLY).
     ///
     /// # Errors
@@ -83,12 +84,12 @@ impl Device {
         self.notify(NotifyCode::InvalEntry, &out, &[name, &[0]])
     }
 
-    /// Says that the name was removed: watchers hear of it, and the kernel drops the name if it
-    /// stands for the inode `child`.
+    /// Reports a removed name: the kernel notifies watchers, and drops the name if it refers to the
+    /// inode `child`.
     ///
     /// # Errors
-    /// `ENOTEMPTY` and `EBUSY` when the kernel sees something in or mounted on the directory, and
-    /// those of [`Device::inval_entry`].
+    /// `ENOTEMPTY` when the kernel sees entries in the directory, `EBUSY` when something is mounted
+    /// on it, and those of [`Device::inval_entry`].
     pub fn delete_entry(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<Notified> {
         let out = NotifyDeleteOut { parent, child, namelen: name_len(name)?, padding: 0 };
         self.notify(NotifyCode::Delete, &out, &[name, &[0]])
@@ -104,9 +105,10 @@ impl Device {
         self.notify(NotifyCode::Store, &out, &[data])
     }
 
-    /// Asks for bytes of the kernel's page cache. They come as an
-    /// [`Operation::NotifyReply`](crate::Operation::NotifyReply) whose `unique` is
-    /// `notify_unique`, perhaps fewer than `size`.
+    /// Requests bytes of the kernel's page cache.
+    ///
+    /// They come as an [`Operation::NotifyReply`](crate::Operation::NotifyReply) with
+    /// `notify_unique` as its `unique`, perhaps fewer than `size`.
     ///
     /// # Errors
     /// Those of [`Device::inval_inode`].
@@ -121,7 +123,7 @@ impl Device {
         self.notify(NotifyCode::Retrieve, &out, &[])
     }
 
-    /// Wakes who polls the file that a POLL named `kh`.
+    /// Wakes pollers of the file that a POLL named `kh`.
     ///
     /// # Errors
     /// Those of [`Device::inval_inode`].
@@ -129,11 +131,11 @@ impl Device {
         self.notify(NotifyCode::Poll, &NotifyPollWakeupOut { kh }, &[])
     }
 
-    /// Makes the kernel send again what was read and has no reply, through whatever descriptor:
-    /// the first thing that a process does which takes a connection over.
+    /// Makes the kernel resend all unanswered requests that were read, through any descriptor: the
+    /// first step of a process that takes a connection over.
     ///
-    /// Requests without a reply (FORGET) that the crashed process had read are lost: count
-    /// references with that in mind. Needs ABI 7.40 (Linux 6.9) and
+    /// Requests without a reply (FORGET) that the crashed process had read are lost; account for
+    /// that when counting references. Needs ABI 7.40 (Linux 6.9) and
     /// [`InitFlags::HAS_RESEND`](crate::abi::InitFlags::HAS_RESEND).
     ///
     /// # Errors
@@ -142,7 +144,7 @@ impl Device {
         self.notify(NotifyCode::Resend, &(), &[]).map(drop)
     }
 
-    /// Makes every name in the kernel's cache one that must be looked up again. Needs ABI 7.44.
+    /// Makes the kernel look up every cached name again before it uses it. Needs ABI 7.44.
     ///
     /// # Errors
     /// `EINVAL` on an older kernel.
@@ -150,8 +152,7 @@ impl Device {
         self.notify(NotifyCode::IncEpoch, &(), &[]).map(drop)
     }
 
-    /// Asks the kernel to forget inodes that nobody uses, whose FORGETs follow. Needs ABI 7.45
-    /// (Linux 6.18).
+    /// Asks the kernel to forget unused inodes; their FORGETs follow. Needs ABI 7.45 (Linux 6.18).
     ///
     /// # Errors
     /// `InvalidInput` for more than `u32::MAX` inodes, `EINVAL` on an older kernel.
@@ -161,7 +162,7 @@ impl Device {
         self.notify(NotifyCode::Prune, &out, &[inodes.as_bytes()])
     }
 
-    /// A notification is a reply to nobody, with the code for an error.
+    /// Sends a notification: a reply to no request, with the code in place of an error.
     fn notify(
         &self,
         code: NotifyCode,
@@ -182,7 +183,7 @@ impl Device {
     }
 }
 
-/// The kernel bounds names too, but reads the length first.
+/// Checks the length of a name: the kernel limits names too, but reads the length first.
 fn name_len(name: &[u8]) -> io::Result<u32> {
     if name.is_empty() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! Replies: a header, a structure of fixed length, and data that is borrowed.
+//! Replies: a header, a structure of fixed length, and borrowed data.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -12,9 +12,9 @@ use crate::request::ReplyTo;
 /// The answer to one request.
 #[derive(Clone, Debug)]
 pub enum Reply<'a> {
-    /// It failed; a positive errno such as `libc::ENOENT`.
+    /// Failure, with a positive errno such as `libc::ENOENT`.
     Error(i32),
-    /// It worked, and there is nothing more to say.
+    /// Success without data.
     Done,
     /// LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     Entry(EntryOut),
@@ -26,20 +26,20 @@ pub enum Reply<'a> {
     Open(OpenOut),
     /// CREATE, TMPFILE.
     Create(EntryOut, OpenOut),
-    /// READ, READLINK (without a zero), GETXATTR and LISTXATTR of a size, and bodies from
-    /// [`Reply::body`]. At most as many bytes as were asked for.
+    /// READ, READLINK (without a zero), GETXATTR and LISTXATTR with a size, and bodies from
+    /// [`Reply::body`]. At most as many bytes as requested.
     Data(&'a [u8]),
-    /// The same in pieces that lie in different places; none of them is copied.
+    /// The same in several pieces, none of which is copied.
     Pieces(&'a [&'a [u8]]),
     /// READDIR, READDIRPLUS.
     Directory(&'a DirBuffer),
-    /// WRITE, `COPY_FILE_RANGE`: bytes that were taken.
+    /// WRITE, `COPY_FILE_RANGE`: bytes written.
     Written(u32),
     /// `COPY_FILE_RANGE_64`: bytes that were copied.
     Copied(u64),
     /// STATFS.
     Statfs(Kstatfs),
-    /// GETXATTR and LISTXATTR of size 0: bytes that there are.
+    /// GETXATTR and LISTXATTR of size 0: the size in bytes.
     XattrSize(u32),
     /// GETLK.
     Lock(FileLock),
@@ -47,7 +47,7 @@ pub enum Reply<'a> {
     Lseek(u64),
     /// IOCTL, with data or [`IoctlIovec`](crate::abi::IoctlIovec)s.
     Ioctl(IoctlOut, &'a [u8]),
-    /// POLL: events that are there.
+    /// POLL: pending events.
     Poll(u32),
     /// BMAP: a block of the device.
     Bmap(u64),
@@ -56,9 +56,11 @@ pub enum Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// What goes out for the request `to`: the pieces, behind a header that counts them.
+    /// Passes the message for the request `to` to `send`: a header with the total length, then the
+    /// pieces.
     ///
-    /// A call back and not a value, because the header and the small structures live in it.
+    /// A callback rather than a return value, because the header and the small structures live in
+    /// this frame.
     pub(crate) fn with_pieces<T>(&self, to: ReplyTo, send: impl FnOnce(&[&[u8]]) -> T) -> T {
         let frame = Frame { to, error: 0, send };
         match self {
@@ -88,15 +90,15 @@ impl Reply<'_> {
         }
     }
 
-    /// All bytes behind the header in one piece: what a journal of replies keeps. Given to
-    /// [`Reply::Data`] it makes the same reply, to the request or to its resend.
+    /// All bytes after the header in one piece, for a journal of replies. Passed to [`Reply::Data`]
+    /// it makes the same reply, to the request or to its resend.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         self.with_pieces(ReplyTo::from_raw(0), |pieces| pieces[1..].concat())
     }
 }
 
-/// A reply whose header is still to be written.
+/// A reply, and the header that is still to be written.
 struct Frame<S> {
     to: ReplyTo,
     error: i32,
@@ -139,7 +141,7 @@ mod tests {
     use crate::abi::{EntryOut, IoctlOut, OpenFlags, OpenOut};
     use crate::request::ReplyTo;
 
-    /// Length, error and number of the header, and what follows.
+    /// Length, error and number of the header, and the bytes after it.
     fn sent(reply: &Reply<'_>) -> (u32, i32, u64, Vec<u8>) {
         let bytes = reply.with_pieces(ReplyTo::from_raw((1 << 63) + 5), |pieces| pieces.concat());
         let word = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap();

@@ -1,7 +1,7 @@
 //! A request of the kernel, decoded from the bytes of one read.
 //!
-//! Names and data are borrowed from the buffer, so nothing is copied here. A length that the
-//! bytes do not bear out is an error that names operation and field; nothing panics.
+//! Names and data are borrowed from the buffer, so nothing is copied. A length that exceeds the
+//! bytes is an error that names operation and field; nothing panics.
 
 mod decode;
 #[cfg(test)]
@@ -17,15 +17,15 @@ use crate::abi::{
     SetupMappingIn, SetxattrFlags, StatxIn, UNIQUE_RESEND, WriteIn,
 };
 
-/// What a reply is addressed to: the request's `unique` with all its bits.
+/// The address of a reply: the request's `unique` with all its bits.
 ///
-/// The kernel finds a request that it sent again only under the number with the bit that says
-/// so. A type of its own keeps that apart from [`Request::unique`], which has not that bit.
+/// The kernel finds a resent request only under the number with the resend bit. A separate type
+/// distinguishes it from [`Request::unique`], which lacks that bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplyTo(u64);
 
 impl ReplyTo {
-    /// The address of a request whose header had this `unique`.
+    /// The address for a request with this `unique` in its header.
     #[must_use]
     pub const fn from_raw(unique: u64) -> Self {
         Self(unique)
@@ -41,22 +41,22 @@ impl ReplyTo {
 /// One request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'a> {
-    /// Who asks, about which inode. `uid`, `gid` and `pid` are the caller's.
+    /// The caller's `uid`, `gid` and `pid`, and the inode.
     pub header: InHeader,
-    /// What is asked.
+    /// The requested operation.
     pub operation: Operation<'a>,
-    /// Groups of the caller, where [`InitFlags::CREATE_SUPP_GROUP`] was granted and one of them
-    /// owns the directory in which something is made.
+    /// Groups of the caller, if [`InitFlags::CREATE_SUPP_GROUP`] was granted and one of them owns
+    /// the directory of the new name.
     pub groups: Option<SuppGroups<'a>>,
 }
 
 impl<'a> Request<'a> {
-    /// Decodes what one read brought. `granted` is what INIT agreed on, or
+    /// Decodes the bytes of one read. `granted` are the flags agreed in INIT, or
     /// [`InitFlags::NONE`] before it.
     ///
     /// # Errors
-    /// [`DecodeError`] names the operation and the field; [`DecodeError::answer`] is what to tell
-    /// the kernel, which otherwise waits for ever.
+    /// [`DecodeError`] names the operation and the field. Send [`DecodeError::answer`] to the
+    /// kernel, which otherwise waits forever.
     pub fn decode(bytes: &'a [u8], granted: InitFlags) -> Result<Self, DecodeError> {
         decode::request(bytes, granted)
     }
@@ -70,111 +70,112 @@ impl<'a> Request<'a> {
         Opcode::from_code(self.header.opcode).expect("only known operations are decoded")
     }
 
-    /// The number by which the kernel knows the request, the same each time that it is sent.
-    /// Unique while the connection lives.
+    /// The kernel's number of the request, the same each time it is sent. Unique while the
+    /// connection lives.
     #[must_use]
     pub fn unique(&self) -> u64 {
         self.header.unique & !UNIQUE_RESEND
     }
 
-    /// Whether the kernel sent it before: somebody may have carried it out already.
+    /// Whether this is a resend: the operation may have been carried out already.
     #[must_use]
     pub fn resent(&self) -> bool {
         self.header.unique & UNIQUE_RESEND != 0
     }
 
-    /// Where the reply goes.
+    /// The address of the reply.
     #[must_use]
     pub fn reply_to(&self) -> ReplyTo {
         ReplyTo(self.header.unique)
     }
 }
 
-/// What is asked, about the inode of the header unless the fields say otherwise.
+/// An operation, on the inode of the header unless the fields say otherwise.
 ///
-/// Names are bytes without a zero and never empty. They are not checked for `/`, which the
-/// kernel never sends.
+/// Names are bytes without a zero and never empty. They are not checked for `/`, which the kernel
+/// never sends.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the text of each operation tells of its fields")]
 pub enum Operation<'a> {
-    /// Find a name in a directory.
+    /// Finds a name in a directory.
     Lookup { name: &'a [u8] },
-    /// Drop references of the header's inode. Has no reply.
+    /// Drops references of the header's inode. Has no reply.
     Forget { nlookup: u64 },
-    /// Drop references of several inodes. Has no reply.
+    /// Drops references of several inodes. Has no reply.
     BatchForget { items: Items<'a, ForgetOne> },
-    /// Attributes.
+    /// Reads attributes.
     Getattr(GetattrIn),
-    /// Attributes by `statx(2)`.
+    /// Reads attributes for `statx(2)`.
     Statx(StatxIn),
-    /// Change attributes.
+    /// Changes attributes.
     Setattr(SetattrIn),
-    /// Where a symbolic link leads.
+    /// Reads the target of a symbolic link.
     Readlink,
-    /// Make a symbolic link.
+    /// Makes a symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// Make a file that is not opened, a device, a pipe or a socket.
+    /// Makes a file without opening it, a device, a pipe or a socket.
     Mknod { args: MknodIn, name: &'a [u8] },
-    /// Make a directory.
+    /// Makes a directory.
     Mkdir { args: MkdirIn, name: &'a [u8] },
-    /// Remove a name that is not a directory's.
+    /// Removes a name, not of a directory.
     Unlink { name: &'a [u8] },
-    /// Remove an empty directory.
+    /// Removes an empty directory.
     Rmdir { name: &'a [u8] },
     /// RENAME (no flags) and RENAME2.
     Rename { new_parent: u64, flags: RenameFlags, name: &'a [u8], new_name: &'a [u8] },
-    /// A further name, in the directory of the header, of the inode `inode`.
+    /// Adds a name for the inode `inode`, in the directory of the header.
     Link { inode: u64, name: &'a [u8] },
-    /// Open a file.
+    /// Opens a file.
     Open(OpenIn),
-    /// Read a file.
+    /// Reads a file.
     Read(ReadIn),
-    /// Write a file.
+    /// Writes a file.
     Write { args: WriteIn, data: &'a [u8] },
-    /// Numbers of the file system.
+    /// Reads the numbers of the file system.
     Statfs,
-    /// The last descriptor of an open file is gone.
+    /// The last descriptor of an open file is closed.
     Release(ReleaseIn),
-    /// Make a file durable.
+    /// Makes a file durable.
     Fsync(FsyncIn),
-    /// Set an extended attribute; `flags` are those of `setxattr(2)`.
+    /// Sets an extended attribute; `flags` are the flags of `setxattr(2)`.
     Setxattr { flags: u32, setxattr_flags: SetxattrFlags, name: &'a [u8], value: &'a [u8] },
-    /// An extended attribute of at most `size` bytes; with 0 only its length.
+    /// Reads an extended attribute of at most `size` bytes; with 0 only its length.
     Getxattr { size: u32, name: &'a [u8] },
-    /// Names of extended attributes, each with a zero, `size` bytes at most; with 0 only the length.
+    /// Lists the names of extended attributes, each with a zero, `size` bytes at most; with 0 only
+    /// the length.
     Listxattr { size: u32 },
-    /// Remove an extended attribute.
+    /// Removes an extended attribute.
     Removexattr { name: &'a [u8] },
     /// A descriptor of an open file was closed.
     Flush(FlushIn),
     /// The first request of a connection.
     Init(InitIn),
-    /// Open a directory.
+    /// Opens a directory.
     Opendir(OpenIn),
-    /// Read a directory.
+    /// Reads a directory.
     Readdir(ReadIn),
-    /// Read a directory with the attributes of what is in it.
+    /// Reads a directory with the attributes of its entries.
     Readdirplus(ReadIn),
-    /// The last descriptor of an open directory is gone.
+    /// The last descriptor of an open directory is closed.
     Releasedir(ReleaseIn),
-    /// Make a directory durable.
+    /// Makes a directory durable.
     Fsyncdir(FsyncIn),
-    /// Which lock is in the way.
+    /// Finds a conflicting lock.
     Getlk(LkIn),
-    /// Take or give back a lock, or fail.
+    /// Takes or releases a lock, or fails.
     Setlk(LkIn),
-    /// Take a lock, and wait for it.
+    /// Takes a lock, and waits for it.
     Setlkw(LkIn),
-    /// Whether the caller may do what `mask` (`R_OK`...) says.
+    /// Whether the caller has the permissions in `mask` (`R_OK`...).
     Access { mask: u32 },
-    /// Make a file and open it.
+    /// Makes a file and opens it.
     Create { args: CreateIn, name: &'a [u8] },
-    /// Make a file without a name and open it.
+    /// Makes a file without a name and opens it.
     Tmpfile { args: CreateIn, name: &'a [u8] },
-    /// The caller of the request `unique` no longer wants to wait. The number is comparable with
+    /// The caller of the request `unique` no longer waits. The number is comparable with
     /// [`Request::unique`].
     Interrupt { unique: u64 },
-    /// Where a block lies on the device.
+    /// Finds the place of a block on the device.
     Bmap(BmapIn),
     /// The connection ends.
     Destroy,
@@ -182,26 +183,26 @@ pub enum Operation<'a> {
     Ioctl { args: IoctlIn, data: &'a [u8] },
     /// `poll(2)`.
     Poll(PollIn),
-    /// What a RETRIEVE asked for; the header's `unique` is the one given there. Has no reply.
+    /// The data of a RETRIEVE; the header's `unique` is the one given there. Has no reply.
     NotifyReply { args: NotifyRetrieveIn, data: &'a [u8] },
-    /// Reserve or free space.
+    /// Reserves or frees space.
     Fallocate(FallocateIn),
-    /// Find data or a hole.
+    /// Finds data or a hole.
     Lseek(LseekIn),
-    /// Copy between files; the reply is a [`WriteOut`](crate::abi::WriteOut).
+    /// Copies between files; the reply is a [`WriteOut`](crate::abi::WriteOut).
     CopyFileRange(CopyFileRangeIn),
     /// The same with lengths beyond 4 GiB; the reply is a
     /// [`CopyFileRangeOut`](crate::abi::CopyFileRangeOut).
     CopyFileRange64(CopyFileRangeIn),
-    /// Map a piece of a file into the window of a virtual machine.
+    /// Maps a piece of a file into the window of a virtual machine.
     SetupMapping(SetupMappingIn),
-    /// The opposite.
+    /// Removes such mappings.
     RemoveMapping { items: Items<'a, RemoveMappingOne> },
     /// `syncfs(2)`.
     Syncfs,
 }
 
-/// Structures that lie behind each other in a request, perhaps at odd addresses.
+/// Consecutive structures in a request, perhaps at unaligned addresses.
 #[derive(Clone, Copy)]
 pub struct Items<'a, T> {
     bytes: &'a [u8],
@@ -221,7 +222,7 @@ impl<T> std::fmt::Debug for Items<'_, T> {
 }
 
 impl<'a, T> Items<'a, T> {
-    /// `bytes` are whole items.
+    /// Wraps `bytes`, which must be whole items.
     fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, item: std::marker::PhantomData }
     }
@@ -232,7 +233,7 @@ impl<'a, T> Items<'a, T> {
         self.bytes.len() / size_of::<T>()
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -240,13 +241,13 @@ impl<'a, T> Items<'a, T> {
 }
 
 impl<'a, T: FromBytes> Items<'a, T> {
-    /// The items, copied out.
+    /// Copies of the items.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         self.bytes.chunks_exact(size_of::<T>()).filter_map(|bytes| T::read_from_bytes(bytes).ok())
     }
 }
 
-/// Groups of the caller beyond the header's.
+/// Supplementary groups of the caller, besides the header's group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SuppGroups<'a>(Items<'a, u32>);
 
@@ -257,21 +258,21 @@ impl<'a> SuppGroups<'a> {
     }
 }
 
-/// Bytes that are not a request.
+/// An error of decoding a request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{fault}")]
 pub struct DecodeError {
-    /// What is wrong.
+    /// The cause.
     pub fault: DecodeFault,
-    /// The request, when its header could be read and it waits for a reply.
+    /// The address of the reply, if the header could be read and the kernel waits for one.
     pub reply_to: Option<ReplyTo>,
 }
 
 impl DecodeError {
-    /// To whom and with which errno the kernel is to be answered, if it waits for an answer.
+    /// The address and errno of the answer, if the kernel waits for one.
     ///
-    /// `ENOSYS` makes it do without an operation that this crate does not know; what is
-    /// malformed is an `EIO`.
+    /// `ENOSYS` tells it that this crate does not know the operation; a malformed request gets
+    /// `EIO`.
     #[must_use]
     pub fn answer(&self) -> Option<(ReplyTo, i32)> {
         let errno = match self.fault {
@@ -282,15 +283,15 @@ impl DecodeError {
     }
 }
 
-/// What is wrong with bytes that are not a request.
+/// The cause of a decoding error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeFault {
-    /// Fewer bytes than a header, or not as many as the header says.
+    /// Fewer bytes than a header, or not as many as its length field.
     #[error("request: header says {said} bytes, {got} were read")]
     Length {
-        /// Of the header.
+        /// Length according to the header.
         said: usize,
-        /// Of the read.
+        /// Length of the read.
         got: usize,
     },
     /// An operation of a newer kernel.
@@ -307,7 +308,7 @@ pub enum DecodeFault {
         /// The field.
         field: &'static str,
     },
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{operation}: field '{field}' is not valid")]
     Invalid {
         /// The kernel's name of the operation.

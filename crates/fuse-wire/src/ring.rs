@@ -1,12 +1,13 @@
-//! FUSE over `io_uring` (ABI 7.42, Linux 6.14): requests that come, and answers that go, by one system call.
+//! FUSE over `io_uring` (ABI 7.42, Linux 6.14): one system call submits answers and fetches
+//! requests.
 //!
-//! The kernel has a queue for every processor, and gives a request to the one of the processor on which
-//! it is made. A [`Ring`] is one thread's: it has entries registered with one queue. An entry is memory
-//! for one request and its answer; the command that commits an answer waits for the next request. All
-//! queues must have an entry before the kernel sends anything this way, and until then it sends nothing.
-//! Forgets, interrupts and notifications go through `/dev/fuse` as before.
+//! The kernel has a queue for every processor and puts a request into the queue of the processor on
+//! which it is made. A [`Ring`] belongs to one thread: its entries are registered with one queue.
+//! An entry is memory for one request and its answer; the command that commits an answer waits for
+//! the next request. The kernel uses this path only once all queues have an entry. Forgets,
+//! interrupts and notifications go through `/dev/fuse` as before.
 //!
-//! What an entry has in flight the kernel does not send again when the server dies.
+//! When the server dies, the kernel does not resend requests in flight in an entry.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -25,25 +26,25 @@ use crate::device::{Delivered, Device, Received};
 use crate::reply::Reply;
 use crate::request::ReplyTo;
 
-/// Where the kernel says whether it offers this.
+/// The kernel's switch for this feature.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
 /// `enum fuse_uring_cmd`.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Memory of an entry: headers and payload, `FUSE_URING_IOV_SEGS`.
+/// Parts of an entry: headers and payload, `FUSE_URING_IOV_SEGS`.
 const PARTS: u32 = 2;
-/// Where `len` lies in `struct io_uring_sqe`.
+/// Offset of `len` in `struct io_uring_sqe`.
 const SQE_LEN_AT: usize = 24;
-/// Requests that may be put aside by one thread; more wait in the kernel.
+/// Requests that one thread may put aside; more wait in the kernel.
 const ENTRIES_MAX: usize = 64;
 /// Room for a command of each entry, and for two waits.
 const SUBMISSIONS: u32 = 128;
-/// What the kernel gets at most before the data of a request.
+/// The largest number of bytes before the data of a request.
 const BEFORE_PAYLOAD: usize = 256;
 const PAGE: usize = PAGE_BYTES as usize;
-/// Completions that are none of an entry.
+/// `user_data` of completions that belong to no entry.
 const WOKEN: u64 = u64::MAX;
 const STOPPED: u64 = u64::MAX - 1;
 
@@ -67,7 +68,7 @@ struct Headers {
     entry: EntryInOut,
 }
 
-/// `struct fuse_uring_cmd_req`, in the 80 bytes that a command has for it.
+/// `struct fuse_uring_cmd_req`, in the 80 bytes that a command reserves for it.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 struct Command {
@@ -82,37 +83,39 @@ const _: () = assert!(size_of::<Headers>() == 288);
 const _: () = assert!(size_of::<Command>() == 24);
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// Whether this kernel offers FUSE over `io_uring`: what it says, or nothing when it does not know of it.
+/// The kernel's switch for FUSE over `io_uring`, or `None` on a kernel without it.
 #[must_use]
 pub fn uring_switch() -> Option<bool> {
     let text = std::fs::read_to_string(SWITCH).ok()?;
     Some(matches!(text.trim(), "Y" | "1"))
 }
 
-/// How many queues the kernel has: one for every processor that there might be.
+/// The number of the kernel's queues: one for every possible processor.
 ///
 /// # Errors
-/// `InvalidData` when the kernel's list is not understood.
+/// `InvalidData` when the kernel's list cannot be parsed.
 pub fn uring_queues() -> io::Result<u16> {
     let text = std::fs::read_to_string(PROCESSORS)?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u16>().ok());
     last.and_then(|last| last.checked_add(1)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Makes a request of a mount on the processor of a queue: when it is answered, the kernel gives out what
-/// waits in that queue. An entry that is registered while requests wait gets none of them (Linux 6.18,
+/// Makes a request of a mount on the processor of a queue: when it is answered, the kernel hands
+/// out the requests waiting in that queue.
+///
+/// An entry registered while requests wait gets none of them (Linux 6.18,
 /// `fuse_uring_do_register`). Moves the calling thread to that processor, and waits for the answer.
 ///
 /// # Errors
-/// When the thread may not run there, or the path is none of a mount that is served.
+/// When the thread may not run there, or the path is not on a served mount.
 pub fn prod_queue(target: &Path, queue: u16) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt as _;
     let target = CString::new(target.as_os_str().as_bytes())?;
     if usize::from(queue) >= 8 * size_of::<libc::cpu_set_t>() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a set of processors is plain data, and all zeros is the empty one; the calls read and write
-    // it and `found` on this stack frame, and read a string that ends with a zero.
+    // SAFETY: a set of processors is plain data, and all zeros is the empty one; the calls read and
+    // write it and `found` on this stack frame, and read a string that ends with a zero.
     let rc = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(usize::from(queue), &mut set);
@@ -129,9 +132,9 @@ pub fn prod_queue(target: &Path, queue: u16) -> io::Result<()> {
 struct Entry {
     headers: Box<Headers>,
     memory: Vec<u8>,
-    /// Where the payload begins, a page.
+    /// Offset of the payload, page-aligned.
     payload_at: usize,
-    /// What the kernel reads when the entry is registered.
+    /// The vectors that the kernel reads when the entry is registered.
     parts: Box<[libc::iovec; 2]>,
     /// The request in it that has no answer yet.
     serving: Option<(ReplyTo, u64)>,
@@ -153,7 +156,7 @@ impl Entry {
         Self { headers, memory, payload_at, parts, serving: None }
     }
 
-    /// Takes note of the request that came; its bytes, as a read of `/dev/fuse` would have brought them.
+    /// Records the request that arrived; returns its bytes in the layout of a read of `/dev/fuse`.
     fn request(&mut self) -> io::Result<Range<usize>> {
         // SAFETY: the box is valid; volatile, because the kernel wrote to it since this thread did.
         let headers = unsafe { std::ptr::read_volatile(&raw const *self.headers) };
@@ -166,7 +169,7 @@ impl Entry {
         if payload > self.memory.len() - self.payload_at {
             return Err(bad());
         }
-        // Before the payload, so that the data of a write is not copied.
+        // Copied before the payload, so that the data of a write is not copied.
         let start = self.payload_at - operation - fixed;
         let (before, behind) = self.memory[start..self.payload_at].split_at_mut(fixed);
         before.copy_from_slice(&headers.in_out[..fixed]);
@@ -175,7 +178,7 @@ impl Entry {
         Ok(start..self.payload_at + payload)
     }
 
-    /// Puts an answer where the kernel looks for it.
+    /// Puts an answer where the kernel expects it.
     fn answer(&mut self, answer: &Answer) {
         self.headers.in_out[..answer.header.len()].copy_from_slice(&answer.header);
         let len = answer.body.len();
@@ -184,21 +187,21 @@ impl Entry {
     }
 }
 
-/// An answer that is to be committed.
+/// An answer to be committed.
 #[derive(Debug)]
 struct Answer {
     header: [u8; 16],
     body: Vec<u8>,
 }
 
-/// Answers of the requests of one ring, from any thread.
+/// Answers to the requests of one ring, from any thread.
 #[derive(Debug)]
 pub(crate) struct Answers {
     ready: Mutex<HashMap<u64, Answer>>,
-    /// Memory of answers that are gone.
+    /// Memory of committed answers, for reuse.
     spare: Mutex<Vec<Vec<u8>>>,
     wake: OwnedFd,
-    /// The ring's thread, which looks here before it waits.
+    /// The ring's thread, which checks for answers before it waits.
     owner: ThreadId,
     room: usize,
 }
@@ -216,7 +219,7 @@ impl Answers {
         Ok(Self { ready: Mutex::default(), spare: Mutex::default(), wake, owner, room })
     }
 
-    /// Takes an answer, for the ring's thread to commit it.
+    /// Takes an answer for the ring's thread to commit.
     pub(crate) fn put(&self, to: ReplyTo, reply: &Reply<'_>) -> io::Result<Delivered> {
         let mut body = locked(&self.spare).pop().unwrap_or_default();
         body.clear();
@@ -233,8 +236,8 @@ impl Answers {
             return Ok(Delivered::Sent);
         }
         let one = 1_u64;
-        // SAFETY: eight bytes of this stack frame are read. It fails only when it is full: then the
-        // thread is woken anyway.
+        // SAFETY: eight bytes of this stack frame are read. It fails only when the counter is full:
+        // then the thread is woken anyway.
         let _ = unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
         Ok(Delivered::Sent)
     }
@@ -253,7 +256,8 @@ impl Answers {
 
     fn drain(&self) {
         let mut count = 0_u64;
-        // SAFETY: eight bytes of this stack frame are written; without any to read it fails, and all is well.
+        // SAFETY: eight bytes of this stack frame are written; without any to read the call fails,
+        // which is harmless.
         let _ = unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 }
@@ -262,9 +266,9 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One thread's way to a queue of the kernel.
+/// One thread's access to a queue of the kernel.
 pub struct Ring {
-    /// Goes first: the kernel lets go of the entries' memory when it is closed.
+    /// Dropped first: closing it makes the kernel release the entries' memory.
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     entries: Vec<Entry>,
     device: Arc<Device>,
@@ -273,7 +277,7 @@ pub struct Ring {
     /// Entries that wait for a request in the kernel.
     fetching: usize,
     answers: Arc<Answers>,
-    /// Whether wake-ups, and a stop, are waited for.
+    /// Whether waits for wake-ups and for a stop are pending.
     waits: [bool; 2],
 }
 
@@ -284,12 +288,14 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for requests of one queue, with one entry; the device by which they are answered. `device`
-    /// is one of a connection whose INIT was answered with
+    /// Opens a ring for the requests of one queue, with one entry.
+    ///
+    /// `device` belongs to a connection whose INIT was answered with
     /// [`OVER_IO_URING`](crate::abi::InitFlags::OVER_IO_URING).
     ///
     /// # Errors
-    /// `PermissionDenied` where `io_uring` is forbidden, `Unsupported` where the kernel's switch is off.
+    /// `PermissionDenied` where `io_uring` is forbidden, `Unsupported` where the kernel's switch is
+    /// off.
     pub fn open(device: &Arc<Device>, queue: u16, max_write: u32) -> io::Result<Self> {
         let payload = (max_write as usize).max(crate::abi::MIN_READ_BUFFER).max(65_536 + PAGE);
         let uring = IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(SUBMISSIONS)?;
@@ -298,7 +304,7 @@ impl Ring {
         let (entries, waits) = (Vec::new(), [false; 2]);
         let mut this = Self { uring, entries, device, queue, payload, fetching: 0, answers, waits };
         this.register()?;
-        // An error comes with the first wait; here, while somebody listens, it can still be seen.
+        // An error comes with the first wait; here the caller can still handle it.
         this.uring.submit()?;
         if let Some(done) = this.uring.completion().next()
             && done.result() < 0
@@ -308,14 +314,14 @@ impl Ring {
         Ok(this)
     }
 
-    /// What requests of this ring are answered through.
+    /// The device that answers requests of this ring.
     #[must_use]
     pub fn device(&self) -> Arc<Device> {
         Arc::clone(&self.device)
     }
 
     fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what an entry points at is memory of `self.entries`, which outlives the ring.
+        // SAFETY: an entry points at memory of `self.entries`, which outlives the ring.
         let pushed = unsafe { self.uring.submission().push(entry) };
         pushed.map_err(|_| io::ErrorKind::OutOfMemory.into())
     }
@@ -328,8 +334,8 @@ impl Ring {
         let build = opcode::UringCmd80::new(fd, operation).cmd(bytes);
         let parts = self.entries[index].parts.as_ptr() as u64;
         let mut entry = build.addr(Some(parts)).build().user_data(index as u64);
-        // SAFETY: `Entry128` is the kernel's structure of 128 bytes, whose field `len` the crate leaves at
-        // 0; four bytes are written within the value.
+        // SAFETY: `Entry128` is the kernel's structure of 128 bytes, in which the crate leaves the
+        // field `len` at 0; four bytes are written within the value.
         unsafe {
             let len = (&raw mut entry).cast::<u8>().add(SQE_LEN_AT);
             len.copy_from_nonoverlapping(PARTS.to_ne_bytes().as_ptr(), size_of::<u32>());
@@ -364,12 +370,13 @@ impl Ring {
         Ok(())
     }
 
-    /// Registers another entry when all of them have requests that were put aside. True when that was
-    /// done: then requests may wait in the queue that the kernel looks at only with the next commit, and
-    /// [`prod_queue`] is to be called, by another thread.
+    /// Registers another entry when all of them hold requests that were put aside.
+    ///
+    /// Returns true if it did: then requests may wait in the queue that the kernel checks only with
+    /// the next commit, and another thread must call [`prod_queue`].
     ///
     /// # Errors
-    /// Those of the kernel; the ring is of no use then.
+    /// Those of the kernel; the ring is then unusable.
     pub fn make_room(&mut self) -> io::Result<bool> {
         self.commit()?;
         if self.fetching > 0 || self.entries.len() >= ENTRIES_MAX {
@@ -380,10 +387,10 @@ impl Ring {
         Ok(true)
     }
 
-    /// Waits for a request, or until `stop` can be read. Answers that were given before are committed.
+    /// Waits for a request, or until `stop` is readable. Commits the answers given before.
     ///
     /// # Errors
-    /// Those of the kernel; the ring is of no use then.
+    /// Those of the kernel; the ring is then unusable.
     pub fn next(&mut self, stop: BorrowedFd<'_>) -> io::Result<Received<'_>> {
         let range = loop {
             self.commit()?;

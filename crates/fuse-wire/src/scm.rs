@@ -1,18 +1,18 @@
 //! Descriptors over a Unix socket: from `fusermount3`, and to and from a process that holds a
-//! connection open while its server is away.
+//! connection open while its server restarts.
 
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-/// Descriptors of one message, the kernel's `SCM_MAX_FD`.
+/// The largest number of descriptors in one message, the kernel's `SCM_MAX_FD`.
 pub const FDS_MAX: usize = 253;
 /// Words of a control message with that many descriptors.
 const CONTROL_WORDS: usize = (FDS_MAX * size_of::<RawFd>() + 64) / size_of::<u64>();
 const FD_BYTES: usize = size_of::<RawFd>();
 
-/// Memory for control messages, aligned as their headers are.
+/// Memory for control messages, aligned for their headers.
 type Control = [u64; CONTROL_WORDS];
 
 /// Sends `bytes` and copies of `fds`; they arrive together with the first byte.
@@ -47,17 +47,17 @@ pub fn send_with_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) 
         // SAFETY: all that the message points to outlives the call, and the kernel only reads it.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) }
     })?;
-    // A stream may take less than all; the descriptors went with the first byte.
+    // A stream may take only a part; the descriptors went with the first byte.
     let mut rest = socket;
     rest.write_all(&bytes[sent..])
 }
 
-/// Receives bytes and up to `max_fds` descriptors, which are closed on exec. Zero bytes is the
+/// Receives bytes and up to `max_fds` descriptors, which are closed on exec. Zero bytes mean the
 /// end of the stream.
 ///
 /// # Errors
-/// `InvalidData` when more descriptors came, all of which are closed then; `InvalidInput` for
-/// no room or more than [`FDS_MAX`]; those of the socket.
+/// `InvalidData` when more descriptors came, all of which are then closed; `InvalidInput` for an
+/// empty buffer or more than [`FDS_MAX`] descriptors; those of the socket.
 pub fn recv_with_fds(
     socket: &UnixStream,
     buffer: &mut [u8],
@@ -69,7 +69,8 @@ pub fn recv_with_fds(
     let mut control: Control = [0; CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut message = message(&mut piece);
-    // Room for all that one message may bring, so that too many are seen and closed, not lost.
+    // Room for the maximum of one message, so that excess descriptors are seen and closed, not
+    // lost.
     set_control(&mut message, &mut control, FDS_MAX);
     let got = retry(|| {
         // SAFETY: the kernel writes to the buffer and to the control memory within the lengths
@@ -114,8 +115,8 @@ fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
             // SAFETY: pure arithmetic.
             let head = unsafe { libc::CMSG_LEN(0) } as usize;
             for i in 0..len.saturating_sub(head) / FD_BYTES {
-                // SAFETY: the header's length covers `i` descriptors; each is new in this
-                // process and nobody else knows it, so it is ours to own.
+                // SAFETY: the header's length covers `i` descriptors; each is new in this process
+                // and has no other owner.
                 fds.push(unsafe {
                     let mut bytes = [0; FD_BYTES];
                     let at = libc::CMSG_DATA(header).add(i * FD_BYTES);
@@ -130,12 +131,12 @@ fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Bytes of `count` descriptors.
+/// The size of `count` descriptors in bytes.
 fn fd_bytes(count: usize) -> u32 {
     u32::try_from(count * FD_BYTES).expect("at most 253 descriptors")
 }
 
-/// Again while a signal comes in between.
+/// Repeats a call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(call()) {

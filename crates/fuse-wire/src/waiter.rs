@@ -1,16 +1,17 @@
-//! A thread that waits for requests, with others that wait for the same.
+//! A thread that waits for requests together with others.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Marks an event as that of the caller's `stop`.
+/// Marks an event of the caller's `stop`.
 const STOP: u64 = 1;
 
-/// Where one thread waits for requests of a connection, until its `stop` can be read.
+/// One thread's wait for requests of a connection, until its `stop` is readable.
 ///
-/// All descriptors of a connection share a queue, and whoever polls one is woken by every request: of 16 threads
-/// 15 in vain. `EPOLLEXCLUSIVE` has the kernel wake one thread for a request, the first that waits of those that
-/// began to serve, so that little work stays with few threads and their caches (`epoll_ctl(2)`, Linux 4.5).
+/// All descriptors of a connection share a queue, and a request wakes every poller: of 16 threads,
+/// 15 wake for nothing. With `EPOLLEXCLUSIVE` the kernel wakes one thread for a request, the first
+/// waiting in order of registration, so that a light load stays with few threads and their caches
+/// (`epoll_ctl(2)`, Linux 4.5).
 #[derive(Debug)]
 pub struct Waiter {
     epoll: OwnedFd,
@@ -23,7 +24,7 @@ impl Waiter {
         if epoll < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made, and is nobody else's.
+        // SAFETY: the descriptor was just made and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         let this = Self { epoll };
         this.add(device, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, 0)?;
@@ -39,7 +40,7 @@ impl Waiter {
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits until there may be a request; true when `stop` says so.
+    /// Waits until there may be a request; true when `stop` is readable.
     pub(crate) fn wait(&self) -> io::Result<bool> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         // SAFETY: the kernel writes at most two events, which live on this stack frame.

@@ -1,8 +1,8 @@
-//! Flags, each set a type of its own, so that a flag of one message is none of another.
+//! Flags: one type per set, so that flags of different messages cannot be mixed up.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A set of flags over an integer, with the names for people who debug.
+/// Defines a set of flags over an integer, with flag names in its debug output.
 macro_rules! flags {
     ($(#[$meta:meta])* $name:ident: $int:ty { $($flag:ident = $value:expr;)* }) => {
         $(#[$meta])*
@@ -23,7 +23,7 @@ macro_rules! flags {
                 Self(bits)
             }
 
-            /// The bits as the kernel has them.
+            /// The bits in the kernel's layout.
             #[must_use]
             pub const fn bits(self) -> $int {
                 self.0
@@ -41,19 +41,19 @@ macro_rules! flags {
                 self.0 == 0
             }
 
-            /// The flags of both.
+            /// The union of both sets.
             #[must_use]
             pub const fn with(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
 
-            /// The flags that `other` does not have.
+            /// The flags that are not in `other`.
             #[must_use]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
 
-            /// The flags that both have.
+            /// The flags that are in both sets.
             #[must_use]
             pub const fn and(self, other: Self) -> Self {
                 Self(self.0 & other.0)
@@ -89,7 +89,8 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What kernel and server agree on with INIT: the low word is `flags`, the high one `flags2`.
+    /// Flags that kernel and server agree on with INIT: the low word is `flags`, the high one
+    /// `flags2`.
     InitFlags: u64 {
         ASYNC_READ = 1;
         POSIX_LOCKS = 1 << 1;
@@ -137,7 +138,7 @@ flags! {
 }
 
 flags! {
-    /// What the server says of a file that it opened (`FOPEN_*`).
+    /// Properties of an opened file that the server reports (`FOPEN_*`).
     OpenFlags: u32 {
         DIRECT_IO = 1;
         KEEP_CACHE = 1 << 1;
@@ -151,7 +152,7 @@ flags! {
 }
 
 flags! {
-    /// Which fields of a SETATTR are to be set (`FATTR_*`).
+    /// The fields that a SETATTR sets (`FATTR_*`).
     SetattrValid: u32 {
         MODE = 1;
         UID = 1 << 1;
@@ -221,7 +222,7 @@ flags! {
 }
 
 flags! {
-    /// `FUSE_OPEN_*`: what the kernel asks of an open or create.
+    /// `FUSE_OPEN_*`: requirements of the kernel for an open or create.
     OpenInFlags: u32 { KILL_SUIDGID = 1; }
 }
 
@@ -247,12 +248,12 @@ flags! {
     }
 }
 
-/// Kinds of what may follow a request's arguments.
+/// Kinds of extensions that may follow a request's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtType(pub u32);
 
 impl ExtType {
-    /// Below and including this it is a number of security contexts, not a kind.
+    /// The largest number of security contexts; a value up to it is a count, not a kind.
     pub const MAX_NR_SECCTX: Self = Self(31);
     /// Supplementary groups of the caller.
     pub const GROUPS: Self = Self(32);

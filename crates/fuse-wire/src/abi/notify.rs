@@ -1,4 +1,4 @@
-//! What the server tells the kernel unasked.
+//! Notifications from the server to the kernel.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -13,7 +13,7 @@ pub struct NotifyPollWakeupOut {
 
 const _: () = assert!(size_of::<NotifyPollWakeupOut>() == 8);
 
-/// `INVAL_INODE`: a length of 0 or less is "to the end", an offset below 0 "attributes only".
+/// `INVAL_INODE`: a length of 0 or less means "to the end", a negative offset "attributes only".
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -95,8 +95,8 @@ pub struct NotifyPruneOut {
 
 const _: () = assert!(size_of::<NotifyPruneOut>() == 16);
 
-/// The flag of [`NotifyInvalEntryOut`]: look the name up again, but leave what is below mounted
-/// and open.
+/// The flag of [`NotifyInvalEntryOut`] to look the name up again without detaching mounts and open
+/// files below it.
 pub(crate) const EXPIRE_ONLY: u32 = 1;
 
 /// `enum fuse_notify_code`.

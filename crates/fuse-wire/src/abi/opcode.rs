@@ -1,6 +1,6 @@
-//! What a request asks for.
+//! Operations that the kernel requests.
 
-/// Defines the operations once: number, name, and the way back from the number.
+/// Defines each operation once: its number, its name and the lookup by number.
 macro_rules! opcodes {
     ($($name:ident = $code:literal $text:literal;)*) => {
         /// The operations of `enum fuse_opcode`.
@@ -23,7 +23,7 @@ macro_rules! opcodes {
                 }
             }
 
-            /// The kernel's name, as in `FUSE_LOOKUP`, without the prefix.
+            /// The kernel's name without the prefix `FUSE_`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -89,7 +89,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// Whether the kernel waits for a reply to it.
+    /// Whether the kernel waits for a reply to this operation.
     ///
     /// An INTERRUPT may be answered, but only with `EAGAIN` ("ask again, I have not seen that
     /// request") or `ENOSYS` ("never send one again").

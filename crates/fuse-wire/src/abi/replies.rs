@@ -1,4 +1,4 @@
-//! What goes to the kernel.
+//! Structures that the server sends to the kernel.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::flags::{AttrFlags, InitFlags, IoctlFlags, OpenFlags};
 
-/// Before every reply and notification. `error` is 0 or a negative errno, or a notify code.
+/// The header of every reply and notification. `error` is 0, a negative errno or a notify code.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -19,7 +19,7 @@ pub struct OutHeader {
 
 const _: () = assert!(size_of::<OutHeader>() == 16);
 
-/// Attributes of an inode. Seconds before 1970 are two's complement.
+/// Attributes of an inode. Seconds before 1970 are in two's complement.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -45,7 +45,8 @@ pub struct Attr {
 
 const _: () = assert!(size_of::<Attr>() == 88);
 
-/// LOOKUP and all that make a name. `nodeid` 0 says "there is none", and that for `entry_valid`.
+/// The reply to LOOKUP and to operations that create a name. `nodeid` 0 means "no such name",
+/// cached for `entry_valid`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -76,7 +77,7 @@ pub struct AttrOut {
 
 const _: () = assert!(size_of::<AttrOut>() == 104);
 
-/// A time of STATX.
+/// A timestamp of STATX.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -148,7 +149,7 @@ pub struct OpenOut {
 
 const _: () = assert!(size_of::<OpenOut>() == 16);
 
-/// WRITE and `COPY_FILE_RANGE`: bytes that were taken.
+/// WRITE and `COPY_FILE_RANGE`: the number of bytes written.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -160,7 +161,7 @@ pub struct WriteOut {
 
 const _: () = assert!(size_of::<WriteOut>() == 8);
 
-/// Numbers of `statfs(2)`; blocks are of `frsize` bytes.
+/// Numbers of `statfs(2)`; blocks have `frsize` bytes.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -191,7 +192,7 @@ pub struct StatfsOut {
 
 const _: () = assert!(size_of::<StatfsOut>() == 80);
 
-/// GETXATTR and LISTXATTR of size 0: how many bytes there are.
+/// GETXATTR and LISTXATTR of size 0: the size in bytes.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -203,7 +204,7 @@ pub struct GetxattrOut {
 
 const _: () = assert!(size_of::<GetxattrOut>() == 8);
 
-/// A lock: both ends are inside, `kind` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+/// A lock: both ends are inclusive, `kind` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -217,7 +218,7 @@ pub struct FileLock {
 
 const _: () = assert!(size_of::<FileLock>() == 24);
 
-/// GETLK: the lock in the way, or `F_UNLCK`.
+/// GETLK: the conflicting lock, or `F_UNLCK`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -228,7 +229,7 @@ pub struct LkOut {
 
 const _: () = assert!(size_of::<LkOut>() == 24);
 
-/// INIT: what the server takes.
+/// INIT: the server's choice.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -323,7 +324,7 @@ pub struct CopyFileRangeOut {
 
 const _: () = assert!(size_of::<CopyFileRangeOut>() == 8);
 
-/// Before each name of a READDIR; names are padded to 8 bytes.
+/// The header of each name of a READDIR; names are padded to 8 bytes.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -338,8 +339,10 @@ pub struct Dirent {
 const _: () = assert!(size_of::<Dirent>() == 24);
 
 impl EntryOut {
-    /// An inode found under a name. The kernel trusts the name for `entry_valid` and the
-    /// attributes for `attr_valid`, and holds one reference more until a FORGET.
+    /// An inode found under a name.
+    ///
+    /// The kernel trusts the name for `entry_valid` and the attributes for `attr_valid`. It holds
+    /// one more reference until a FORGET.
     #[must_use]
     pub fn new(attr: Attr, generation: u64, entry_valid: Duration, attr_valid: Duration) -> Self {
         Self {
@@ -353,7 +356,7 @@ impl EntryOut {
         }
     }
 
-    /// "No such name", to be remembered for `valid`. An `ENOENT` is not remembered at all.
+    /// "No such name", which the kernel caches for `valid`. It does not cache an `ENOENT`.
     #[must_use]
     pub fn negative(valid: Duration) -> Self {
         Self {
@@ -386,7 +389,7 @@ impl StatxOut {
 }
 
 impl OpenOut {
-    /// An open file of handle `fh`, which the kernel names from now on.
+    /// An open file with handle `fh`, which the kernel passes with later requests.
     #[must_use]
     pub fn new(fh: u64, open_flags: OpenFlags) -> Self {
         Self { fh, open_flags, backing_id: 0 }

@@ -1,4 +1,4 @@
-//! What comes from the kernel.
+//! Structures that the kernel sends.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -8,7 +8,8 @@ use super::flags::{
 };
 use super::replies::FileLock;
 
-/// Before every request. `total_extlen` counts units of 8 bytes at the request's end.
+/// The header of every request. `total_extlen` is the size of the extensions at the request's end,
+/// in units of 8 bytes.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -27,7 +28,7 @@ pub struct InHeader {
 
 const _: () = assert!(size_of::<InHeader>() == 40);
 
-/// FORGET: the kernel drops `nlookup` of its references.
+/// FORGET: the kernel drops `nlookup` references.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -50,7 +51,7 @@ pub struct ForgetOne {
 
 const _: () = assert!(size_of::<ForgetOne>() == 16);
 
-/// `BATCH_FORGET`: `count` times [`ForgetOne`] follow.
+/// `BATCH_FORGET`: `count` structures [`ForgetOne`] follow.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -151,7 +152,7 @@ pub struct LinkIn {
 
 const _: () = assert!(size_of::<LinkIn>() == 8);
 
-/// SETATTR: only the fields that `valid` names are to be set.
+/// SETATTR: only the fields named in `valid` are set.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -177,7 +178,7 @@ pub struct SetattrIn {
 
 const _: () = assert!(size_of::<SetattrIn>() == 88);
 
-/// OPEN and OPENDIR: `flags` are those of `open(2)`.
+/// OPEN and OPENDIR: `flags` are the flags of `open(2)`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -231,7 +232,7 @@ pub struct FlushIn {
 
 const _: () = assert!(size_of::<FlushIn>() == 24);
 
-/// READ, READDIR and READDIRPLUS: `flags` are those of the open file.
+/// READ, READDIR and READDIRPLUS: `flags` are the flags of the open file.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -248,7 +249,7 @@ pub struct ReadIn {
 
 const _: () = assert!(size_of::<ReadIn>() == 40);
 
-/// WRITE: `size` bytes follow; `flags` are those of the open file.
+/// WRITE: `size` bytes follow; `flags` are the flags of the open file.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -278,7 +279,7 @@ pub struct FsyncIn {
 
 const _: () = assert!(size_of::<FsyncIn>() == 16);
 
-/// SETXATTR: name and `size` bytes follow. The second half is there only with `SETXATTR_EXT`.
+/// SETXATTR: name and `size` bytes follow. The second half is present only with `SETXATTR_EXT`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -292,7 +293,7 @@ pub struct SetxattrIn {
 
 const _: () = assert!(size_of::<SetxattrIn>() == 16);
 
-/// GETXATTR and LISTXATTR: with size 0 only the length is asked for.
+/// GETXATTR and LISTXATTR: size 0 asks for the length only.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -331,7 +332,7 @@ pub struct AccessIn {
 
 const _: () = assert!(size_of::<AccessIn>() == 8);
 
-/// INIT: what the kernel offers.
+/// INIT: the kernel's offer.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -347,7 +348,7 @@ pub struct InitIn {
 
 const _: () = assert!(size_of::<InitIn>() == 64);
 
-/// INTERRUPT: of the request `unique`.
+/// INTERRUPT: cancels the request `unique`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -416,7 +417,7 @@ pub struct FallocateIn {
 
 const _: () = assert!(size_of::<FallocateIn>() == 32);
 
-/// `NOTIFY_REPLY`: `size` bytes of a retrieved cache follow.
+/// `NOTIFY_REPLY`: `size` bytes of the page cache follow, as requested by a RETRIEVE.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -478,7 +479,7 @@ pub struct SetupMappingIn {
 
 const _: () = assert!(size_of::<SetupMappingIn>() == 40);
 
-/// REMOVEMAPPING, of virtiofs: `count` times [`RemoveMappingOne`] follow.
+/// REMOVEMAPPING, of virtiofs: `count` structures [`RemoveMappingOne`] follow.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -512,7 +513,7 @@ pub struct SyncfsIn {
 
 const _: () = assert!(size_of::<SyncfsIn>() == 8);
 
-/// Before each extension; `size` counts this header too.
+/// The header of each extension; `size` includes this header.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -527,16 +528,16 @@ const _: () = assert!(size_of::<ExtHeader>() == 8);
 /// A time that a SETATTR sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeToSet {
-    /// The server's present.
+    /// The server's current time.
     Now,
-    /// A time since 1970, which may lie before it.
+    /// A time relative to 1970; it may be negative.
     At { seconds: i64, nanos: u32 },
 }
 
 impl InitIn {
     /// All flags that the kernel offers.
     ///
-    /// The second word counts only where the first says that it is there.
+    /// The second word is valid only when a flag of the first announces it.
     #[must_use]
     pub fn offered(&self) -> InitFlags {
         let low = InitFlags::from_bits(u64::from(self.flags));
@@ -548,7 +549,7 @@ impl InitIn {
 }
 
 impl GetattrIn {
-    /// The open file that is asked about, when there is one.
+    /// The open file that the request refers to, if any.
     #[must_use]
     pub fn handle(&self) -> Option<u64> {
         self.getattr_flags.contains(GetattrFlags::FH).then_some(self.fh)
@@ -556,7 +557,7 @@ impl GetattrIn {
 }
 
 impl StatxIn {
-    /// The open file that is asked about, when there is one.
+    /// The open file that the request refers to, if any.
     #[must_use]
     pub fn handle(&self) -> Option<u64> {
         self.getattr_flags.contains(GetattrFlags::FH).then_some(self.fh)
@@ -564,7 +565,7 @@ impl StatxIn {
 }
 
 impl SetattrIn {
-    /// The value of a field that is to be set.
+    /// `value` when `flag` is set.
     fn when<T>(&self, flag: SetattrValid, value: T) -> Option<T> {
         self.valid.contains(flag).then_some(value)
     }
@@ -593,13 +594,13 @@ impl SetattrIn {
         self.when(SetattrValid::SIZE, self.size)
     }
 
-    /// The open file through which it is done, when there is one.
+    /// The open file through which the attributes are set, if any.
     #[must_use]
     pub fn handle(&self) -> Option<u64> {
         self.when(SetattrValid::FH, self.fh)
     }
 
-    /// The new time of the last access.
+    /// The new access time.
     #[must_use]
     pub fn new_atime(&self) -> Option<TimeToSet> {
         let at = at(self.atime, self.atimensec);
@@ -607,7 +608,7 @@ impl SetattrIn {
         self.when(SetattrValid::ATIME, time)
     }
 
-    /// The new time of the last change of the content.
+    /// The new modification time of the content.
     #[must_use]
     pub fn new_mtime(&self) -> Option<TimeToSet> {
         let at = at(self.mtime, self.mtimensec);
@@ -615,14 +616,14 @@ impl SetattrIn {
         self.when(SetattrValid::MTIME, time)
     }
 
-    /// The new time of the last change of the inode; a kernel with a write-back cache sets it.
+    /// The new change time of the inode; a kernel with a write-back cache sets it.
     #[must_use]
     pub fn new_ctime(&self) -> Option<TimeToSet> {
         self.when(SetattrValid::CTIME, at(self.ctime, self.ctimensec))
     }
 }
 
-/// The kernel casts a signed time to the wire's unsigned one; this is the way back.
+/// Converts the wire's unsigned seconds back: the kernel casts a signed time to them.
 fn at(seconds: u64, nanos: u32) -> TimeToSet {
     TimeToSet::At { seconds: seconds.cast_signed(), nanos }
 }

@@ -1,5 +1,5 @@
-//! Mounting without the rights of root: `fusermount3`, which is set-user-id, mounts for us and
-//! sends the descriptor over a socket that `_FUSE_COMMFD` names.
+//! Mounting without root: `fusermount3`, which is set-user-id, mounts for us and sends the
+//! descriptor over a socket that `_FUSE_COMMFD` names.
 
 use std::io::Read;
 use std::os::fd::{AsRawFd, RawFd};
@@ -34,7 +34,7 @@ pub(super) fn mount(target: &Path, options: &MountOptions) -> Result<Device, Mou
     command.arg("-o").arg(list(options)).arg("--").arg(target);
     command.env("_FUSE_COMMFD", socket.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // SAFETY: between fork and exec only `fcntl` is called, which is safe for signal handlers.
+    // SAFETY: between fork and exec only `fcntl` is called, which is async-signal-safe.
     unsafe { command.pre_exec(move || keep_open(socket)) };
     let mut child = command.spawn().map_err(os("start fusermount3"))?;
     drop(theirs);
@@ -67,7 +67,7 @@ pub(super) fn unmount(target: &Path, lazy: bool) -> Result<(), MountError> {
     Err(refusal(&said))
 }
 
-/// What the helper's words mean.
+/// Maps the helper's message to an error.
 fn refusal(said: &str) -> MountError {
     if said.contains("user_allow_other") {
         return MountError::AllowOther;
@@ -80,14 +80,14 @@ fn os(what: &'static str) -> impl Fn(std::io::Error) -> MountError {
     move |source| MountError::Os { what, source }
 }
 
-/// Lets a descriptor live through the exec.
+/// Keeps a descriptor open across the exec.
 fn keep_open(fd: RawFd) -> std::io::Result<()> {
     // SAFETY: only changes a flag of the descriptor.
     let rc = unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     if rc < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The list of `-o`. A comma would end the name of the source, so it is escaped.
+/// The argument of `-o`. A comma would end the name of the source, so it is escaped.
 fn list(options: &MountOptions) -> String {
     let name = options.fsname.replace('\\', "\\\\").replace(',', "\\,");
     let word = |set: bool, yes, no| if set { yes } else { no };

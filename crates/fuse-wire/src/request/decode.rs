@@ -1,4 +1,4 @@
-//! From bytes to a request.
+//! Decoding bytes into a request.
 
 use zerocopy::FromBytes;
 
@@ -9,7 +9,7 @@ use crate::abi::{
     RenameFlags, RenameIn, SetxattrFlags, SetxattrIn, UNIQUE_RESEND, WriteIn,
 };
 
-/// Of an INIT before flags had a second word: four numbers.
+/// Length of an INIT before flags had a second word: four numbers.
 const SHORT_INIT_IN: usize = 16;
 
 pub(super) fn request(bytes: &[u8], granted: InitFlags) -> Result<Request<'_>, DecodeError> {
@@ -35,7 +35,7 @@ pub(super) fn request(bytes: &[u8], granted: InitFlags) -> Result<Request<'_>, D
     Ok(Request { header, operation, groups })
 }
 
-/// The operation `opcode` of the arguments.
+/// Decodes the operation `opcode` from its arguments.
 fn operation<'a>(
     opcode: Opcode,
     args: &mut Args<'a>,
@@ -85,7 +85,7 @@ fn operation<'a>(
     })
 }
 
-/// Operations with a number of bytes or items behind the fixed part.
+/// Decodes operations with a counted number of bytes or items after the fixed part.
 fn counted<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<'a>, DecodeFault> {
     Ok(match opcode {
         Opcode::BatchForget => {
@@ -108,7 +108,7 @@ fn counted<'a>(opcode: Opcode, args: &mut Args<'a>) -> Result<Operation<'a>, Dec
     })
 }
 
-/// Operations with names.
+/// Decodes operations with names.
 fn named<'a>(
     opcode: Opcode,
     args: &mut Args<'a>,
@@ -171,7 +171,7 @@ fn rename<'a>(
     Ok(Operation::Rename { new_parent, flags, name, new_name })
 }
 
-/// The structure is as long as INIT agreed on.
+/// Decodes a SETXATTR; the length of its structure depends on INIT.
 fn setxattr<'a>(args: &mut Args<'a>, granted: InitFlags) -> Result<Operation<'a>, DecodeFault> {
     let fixed: SetxattrIn = if granted.contains(InitFlags::SETXATTR_EXT) {
         args.fixed("setxattr_in")?
@@ -187,7 +187,7 @@ fn setxattr<'a>(args: &mut Args<'a>, granted: InitFlags) -> Result<Operation<'a>
 
 const _: () = assert!(size_of::<[u32; 2]>() == COMPAT_SETXATTR_IN_SIZE);
 
-/// Kernels before 7.36 send a short one.
+/// Decodes an INIT; kernels before 7.36 send a short one.
 fn init(args: &mut Args<'_>) -> Result<InitIn, DecodeFault> {
     if args.rest.len() >= size_of::<InitIn>() {
         return args.fixed("init_in");
@@ -196,7 +196,8 @@ fn init(args: &mut Args<'_>) -> Result<InitIn, DecodeFault> {
     Ok(InitIn { major, minor, max_readahead, flags, ..InitIn::default() })
 }
 
-/// The groups among the extensions; other kinds are skipped, so that newer kernels may add some.
+/// Finds the groups among the extensions; other kinds are skipped, so that newer kernels may add
+/// some.
 fn groups<'a>(
     mut rest: &'a [u8],
     operation: &'static str,
@@ -213,7 +214,7 @@ fn groups<'a>(
             let body = Args { operation, rest: &rest[size_of::<ExtHeader>()..size] };
             groups = Some(SuppGroups(supplementary(body)?));
         }
-        // The length of all extensions counts words of 8 bytes, so each of them ends at one.
+        // The total length is in words of 8 bytes, so each extension ends at such a word.
         rest = &rest[size.next_multiple_of(8).min(rest.len())..];
     }
     Ok(groups)
@@ -224,7 +225,7 @@ fn supplementary(mut body: Args<'_>) -> Result<Items<'_, u32>, DecodeFault> {
     body.items(count, "groups")
 }
 
-/// The arguments that have not been taken yet.
+/// The arguments not consumed yet.
 struct Args<'a> {
     operation: &'static str,
     rest: &'a [u8],
@@ -244,14 +245,14 @@ impl<'a> Args<'a> {
         DecodeFault::CutOff { operation: self.operation, field }
     }
 
-    /// A structure of fixed length.
+    /// Takes a structure of fixed length.
     fn fixed<T: FromBytes>(&mut self, field: &'static str) -> Result<T, DecodeFault> {
         let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| self.cut_off(field))?;
         self.rest = rest;
         Ok(value)
     }
 
-    /// `len` bytes.
+    /// Takes `len` bytes.
     fn bytes(&mut self, len: u32, field: &'static str) -> Result<&'a [u8], DecodeFault> {
         let split = self.rest.split_at_checked(len as usize);
         let (bytes, rest) = split.ok_or(self.cut_off(field))?;
@@ -259,7 +260,7 @@ impl<'a> Args<'a> {
         Ok(bytes)
     }
 
-    /// `count` structures of fixed length.
+    /// Takes `count` structures of fixed length.
     fn items<T>(&mut self, count: u32, field: &'static str) -> Result<Items<'a, T>, DecodeFault> {
         let len = (count as usize).checked_mul(size_of::<T>());
         let split = len.and_then(|len| self.rest.split_at_checked(len));
@@ -268,7 +269,7 @@ impl<'a> Args<'a> {
         Ok(Items::new(bytes))
     }
 
-    /// Bytes up to a zero, at least one.
+    /// Takes the bytes up to a zero, at least one.
     fn name(&mut self, field: &'static str) -> Result<&'a [u8], DecodeFault> {
         let end = self.rest.iter().position(|&byte| byte == 0).ok_or(self.cut_off(field))?;
         if end == 0 {

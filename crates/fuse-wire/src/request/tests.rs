@@ -1,4 +1,4 @@
-//! Every operation is decoded, and no bytes panic.
+//! Every operation can be decoded, and no input panics.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
@@ -10,7 +10,7 @@ use crate::abi::{
     TimeToSet, UNIQUE_RESEND, WriteIn,
 };
 
-/// A request of these argument bytes, with `words` of them extensions.
+/// A request with these argument bytes, `words` words of which are extensions.
 fn message(code: u32, args: &[&[u8]], words: u16) -> Vec<u8> {
     let args = args.concat();
     let header = InHeader {
@@ -156,7 +156,7 @@ fn a_setattr_says_what_is_new() {
     assert_eq!(args.new_ctime(), None);
 }
 
-/// Bytes with a header that fits them, so that the decoder goes beyond it.
+/// Bytes with a matching header, so that the decoder gets past it.
 fn likely() -> impl Strategy<Value = Vec<u8>> {
     let code = prop_oneof![(0_u32..60), Just(4096)];
     (code, vec(any::<u8>(), 0..200), 0_u16..6)

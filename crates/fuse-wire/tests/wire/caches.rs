@@ -1,4 +1,4 @@
-//! Notifications change what the kernel believes.
+//! Notifications change the kernel's caches.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -107,7 +107,7 @@ fn the_page_cache_is_filled_and_read_by_the_server() {
     file.read_exact_at(&mut got, 0).unwrap();
     assert_eq!((got, served.fs.lock().unwrap().reads), (page, 0), "no READ was needed");
     assert_eq!(served.device.retrieve(5, ino, 0, 4096).unwrap(), Notified::Done);
-    // The request behind the retrieved data in the queue says that it has been served.
+    // The request queued after the retrieved data proves that the data has been handled.
     while served.fs.lock().unwrap().retrieved.is_empty() {
         drop(fs::metadata(served.path("no such file")));
     }

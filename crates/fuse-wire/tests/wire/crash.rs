@@ -1,7 +1,7 @@
-//! The server is killed in the middle of requests, again and again, and nobody who writes sees it.
+//! The server is killed in the middle of requests, repeatedly, and no writer notices.
 //!
-//! The test is the holder: it keeps the descriptors and starts the server, a process of its own,
-//! anew. The server writes to a plain file, which outlives it.
+//! The test is the holder: it keeps the descriptors and restarts the server, a process of its own.
+//! The server writes to a plain file, which outlives it.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -23,17 +23,17 @@ use millpond_fuse_wire::{
 
 use crate::guard::{TestMount, handshake};
 
-/// Names this process the server.
+/// The environment variable that makes this process the server.
 const ROLE: &str = "MILLPOND_FUSE_WIRE_SERVER";
 /// Writes that a server answers before it holds one back.
 const SERVED: u64 = 40;
 const KILLS: usize = 8;
 const WRITERS: u64 = 3;
-/// Bytes of a write, and writes of a writer.
+/// Bytes of a write.
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 400;
 
-/// What the server tells the holder.
+/// The server's message to the holder: it holds a request back.
 const HOLDS_ONE: u8 = b'h';
 const SAW_RESENT: u8 = b'r';
 
@@ -73,12 +73,12 @@ fn a_killed_server_is_not_seen_by_who_writes() {
     assert_eq!(content.len() as u64, WRITERS * BLOCKS * BLOCK as u64);
 }
 
-/// What a block is filled with.
+/// The fill byte of a block.
 fn pattern(block: u64) -> u8 {
     u8::try_from(block % 251).unwrap() + 1
 }
 
-/// An application: every write must work, and what is read be what was written.
+/// An application: every write must succeed, and reads must return the written data.
 fn write_blocks(path: &std::path::Path, writer: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     for i in 0..BLOCKS {
@@ -111,7 +111,8 @@ impl Server {
         Self { child, socket }
     }
 
-    /// Resent requests that it saw before it held one back.
+    /// Waits until the server holds a request back; returns the number of resent requests before
+    /// it.
     fn until_it_holds_one(&mut self) -> usize {
         let mut resent = 0;
         let mut word = [0];
@@ -129,7 +130,7 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Resent requests that it saw; it must end by itself and well.
+    /// Waits for the server's successful exit; returns the number of resent requests it saw.
     fn until_its_end(mut self) -> usize {
         let mut words = Vec::new();
         self.socket.read_to_end(&mut words).unwrap();
@@ -166,7 +167,7 @@ fn server() {
     });
 }
 
-/// One file, `file`, over a plain one.
+/// A file system with one file, `file`, stored in a plain file.
 struct Worker {
     agreed: Negotiated,
     store: File,
@@ -199,8 +200,8 @@ impl Worker {
             Operation::Getattr(_) => {
                 reply(Reply::Attr(AttrOut::new(self.attr(request.header.nodeid), never)));
             }
-            // The holder has the file open too, because the writers are its threads. A server that
-            // is being started closes its copy before it can answer a FLUSH.
+            // The holder has the file open too, because the writers are its threads. A starting
+            // server closes its copy before it can answer a FLUSH.
             Operation::Open(_) => {
                 let flags = OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH;
                 reply(Reply::Open(OpenOut::new(0, flags)));
@@ -214,7 +215,7 @@ impl Worker {
                 self.store.write_all_at(data, args.offset).unwrap();
                 if self.writes.fetch_add(1, Ordering::SeqCst) == self.hold_at {
                     (&self.socket).write_all(&[HOLDS_ONE]).unwrap();
-                    // It was done and has no answer; the holder kills us now.
+                    // The write is done and has no answer; the holder kills us now.
                     loop {
                         thread::park();
                     }

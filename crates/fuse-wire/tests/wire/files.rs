@@ -1,4 +1,4 @@
-//! What applications do with files.
+//! Common operations of applications on files.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -18,7 +18,7 @@ use millpond_fuse_wire::{InitWishes, Operation};
 
 use crate::guard::{Before, Served};
 
-/// Longer than anything here takes; a test that waits for it fails.
+/// Longer than anything here takes; a test that waits this long fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn wishes(more: InitFlags) -> InitWishes {
@@ -75,7 +75,7 @@ fn large_directories_are_listed_whole() {
         assert_eq!(listed.len(), 10_000, "nothing twice");
         let listed: BTreeSet<_> = listed.into_iter().collect();
         assert_eq!(listed, (0..10_000).map(name).collect());
-        // READDIRPLUS has brought the attributes, so that nothing needs to be looked up.
+        // READDIRPLUS has brought the attributes, so no lookup is needed.
         assert!(served.path(name(5)).metadata().unwrap().is_file());
         let lookups = usize::from(flags.is_empty());
         assert_eq!(served.fs.lock().unwrap().lookups, lookups);
@@ -120,7 +120,7 @@ fn locks_are_the_servers() {
     assert!(matches!(two.try_lock(), Err(TryLockError::WouldBlock)));
     one.unlock().unwrap();
     two.try_lock().unwrap();
-    // Locks of POSIX that belong to the descriptor conflict within one process, too.
+    // POSIX locks owned by a descriptor conflict within one process, too.
     let posix = |file: &File, command, kind: libc::c_int| {
         // SAFETY: zeros are a valid `flock`: the whole file.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ fn an_interrupt_names_the_request_it_is_about() {
     let served = Served::with(&InitWishes::default(), 2, &before);
     let mut fs = served.fs.lock().unwrap();
     fs.put(b"slow", b"content");
-    // Of reads into the page cache the kernel interrupts none.
+    // The kernel does not interrupt reads into the page cache.
     fs.open_out = OpenOut::new(0, OpenFlags::DIRECT_IO);
     drop(fs);
     let reader = Command::new("cat").arg(served.path("slow")).stdout(Stdio::null()).spawn();

@@ -1,4 +1,4 @@
-//! A mount that is gone when its test is over, however it ends.
+//! A mount that is removed when its test ends, in any way.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +13,7 @@ use millpond_fuse_wire::{
 
 use crate::memfs::Memfs;
 
-/// After this a test hangs: the connection is aborted and the test fails.
+/// The time after which a test counts as hanging: the connection is aborted and the test fails.
 const HANG: Duration = Duration::from_mins(1);
 
 /// A mount under a temporary folder, with a watchdog.
@@ -42,8 +42,8 @@ impl TestMount {
     }
 }
 
-/// Aborts the connection when the test is not over in time, and ends the process when that does
-/// not end it.
+/// Aborts the connection when the test does not end in time, and ends the process if that does not
+/// help.
 fn watch(connection: u32, target: PathBuf, over: Arc<(Mutex<bool>, Condvar)>) {
     thread::spawn(move || {
         let (done, changed) = &*over;
@@ -120,7 +120,7 @@ impl Served {
         self.mount.path(name)
     }
 
-    /// Ends the mount and waits for the threads, so that what went wrong in them is seen.
+    /// Ends the mount and waits for the threads, so that their failures are seen.
     pub(crate) fn end(self) {
         drop(self.mount);
         for thread in self.threads {

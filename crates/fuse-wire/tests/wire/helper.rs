@@ -1,4 +1,4 @@
-//! Mounting without the rights of root, through the real `fusermount3`.
+//! Mounting without root, through the real `fusermount3`.
 
 use std::env;
 use std::fs;
@@ -10,7 +10,7 @@ use millpond_fuse_wire::{InitWishes, MountOptions, mount, mounts, unmount};
 
 use crate::guard::handshake;
 
-/// Where the process without rights is to mount.
+/// The environment variable with the target for the unprivileged process.
 const TARGET: &str = "MILLPOND_FUSE_WIRE_TARGET";
 const NOBODY: u32 = 65_534;
 const AS_NOBODY: &str = r#"
@@ -29,14 +29,14 @@ fn a_user_mounts_through_the_helper() {
     }
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The folder of the build may be closed to others.
+    // The build folder may be unreadable for other users.
     let program = folder.path().join("test");
     fs::copy(env::current_exe().unwrap(), &program).unwrap();
     let target = folder.path().join("mount");
     fs::create_dir(&target).unwrap();
     chown(&target, Some(NOBODY), Some(NOBODY)).unwrap();
-    // A view of the file system of its own: there the device is open to all, and what is left
-    // mounted goes with the process.
+    // A mount namespace of its own: there all users may open the device, and leftover mounts end
+    // with the process.
     let status = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-euc", AS_NOBODY, "sh"])
         .arg(folder.path())

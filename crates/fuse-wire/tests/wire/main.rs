@@ -1,4 +1,4 @@
-//! The crate on real mounts of this kernel. Needs `/dev/fuse` and the rights to mount.
+//! The crate on real mounts of this kernel. Needs `/dev/fuse` and permission to mount.
 
 #![allow(unsafe_code, reason = "locks of POSIX have no safe call in the standard library")]
 #![allow(clippy::disallowed_methods, reason = "tests use threads and files as applications do")]

@@ -1,4 +1,4 @@
-//! A small file system in memory, with all that the tests look at.
+//! A small file system in memory, with everything that the tests check.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use millpond_fuse_wire::abi::{
 };
 use millpond_fuse_wire::{DirBuffer, FileKind, Operation, Reply, Request};
 
-/// The kernel is to trust what it knows, so that only a notification changes its mind.
+/// The kernel must trust its caches, so that only a notification changes them.
 const LONG: Duration = Duration::from_hours(1);
 
 #[derive(Default)]
@@ -24,16 +24,16 @@ pub(crate) struct Node {
 pub(crate) struct Memfs {
     pub(crate) nodes: HashMap<u64, Node>,
     next: u64,
-    /// LOOKUPs and READs that came.
+    /// Number of LOOKUPs and READs.
     pub(crate) lookups: usize,
     pub(crate) reads: usize,
-    /// Data that RETRIEVEs brought.
+    /// Data received through RETRIEVE.
     pub(crate) retrieved: Vec<(u64, Vec<u8>)>,
-    /// What OPEN says of every file.
+    /// The reply to every OPEN.
     pub(crate) open_out: OpenOut,
 }
 
-/// What an operation comes to.
+/// The outcome of an operation.
 enum Out {
     Done,
     Entry(u64),
@@ -66,7 +66,7 @@ impl Memfs {
         ino
     }
 
-    /// A file that is there without a request.
+    /// Adds a file without a request.
     pub(crate) fn put(&mut self, name: &[u8], data: &[u8]) -> u64 {
         let ino = self.make(libc::S_IFREG | 0o644);
         self.node(ino).unwrap().data = data.to_vec();
@@ -201,7 +201,7 @@ impl Memfs {
         Ok(ino)
     }
 
-    /// Operations on what is in an inode.
+    /// Operations on the content of an inode.
     fn content(&mut self, ino: u64, operation: &Operation<'_>) -> Result<Out, i32> {
         match *operation {
             Operation::Getattr(_) => Ok(Out::Attr(ino)),
@@ -263,7 +263,7 @@ impl Memfs {
         Ok(u32::try_from(data.len()).unwrap())
     }
 
-    /// Locks cover whole files here.
+    /// The conflicting lock; locks cover whole files here.
     fn in_the_way(&mut self, ino: u64, args: &LkIn) -> Result<Option<FileLock>, i32> {
         let flock = args.lk_flags.contains(LockFlags::FLOCK);
         let locks = &self.node(ino)?.locks;
@@ -304,7 +304,7 @@ impl Memfs {
     }
 }
 
-/// The value, or its length when that is what was asked for.
+/// The value, or its length when only that was requested.
 fn sized(size: u32, value: Vec<u8>) -> Result<Out, i32> {
     match size {
         0 => Ok(Out::Size(value.len())),

@@ -1,4 +1,4 @@
-//! Connections: how they begin and end.
+//! Connections: their begin and end.
 
 use std::fs;
 use std::io::Write;
@@ -94,7 +94,7 @@ fn a_server_hands_over_in_good_order() {
     assert!(matches!(end, Received::Stopped), "{end:?}");
     drop(old);
     let second = ask();
-    // The descriptor is non-blocking now; a plain read waits all the same.
+    // The descriptor is non-blocking now; a plain read waits nevertheless.
     answer(&new, new.read(&mut buffer).unwrap(), libc::ENXIO);
     assert_eq!(second.join().unwrap(), Some(libc::ENXIO));
 }
@@ -144,7 +144,7 @@ fn requests_may_be_as_large_as_the_host_allows() {
     served.end();
 }
 
-/// How often the calling thread has gone to sleep so far.
+/// The number of times that the calling thread has gone to sleep.
 fn sleeps() -> u64 {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -179,6 +179,6 @@ fn a_request_wakes_one_thread() {
         (&stop).write_all(b"x").unwrap();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    // Each of them would sleep once more for each request, if all were woken.
+    // If every request woke all threads, each would sleep once more per request.
     assert!(slept < REQUESTS * 3, "{slept} sleeps of {THREADS} threads for {REQUESTS} requests");
 }
