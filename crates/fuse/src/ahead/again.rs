@@ -1,9 +1,10 @@
-//! Which places of files are read again and again past the kernel's cache: pure, without I/O.
+//! Finds places of files that are read repeatedly past the kernel's cache: pure, without I/O.
 //!
-//! A place that was read some times of late is worth its bytes in memory; one that was read once is not, or reads all over
-//! a large file would fetch sixteen times what they ask for. So places are counted in a short list, the
-//! longest known of which is forgotten first: who comes back before that is admitted (the ghost queue of S3-FIFO,
-//! J. Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023).
+//! A place that was read several times recently is worth its bytes in memory. One that was read
+//! once is not: otherwise random reads in a large file would fetch sixteen times the bytes they ask
+//! for. So places are counted in a short list that forgets the oldest entry first, and a place that
+//! returns before it is forgotten is admitted (the ghost queue of S3-FIFO, J. Yang et al., "FIFO
+//! Queues are All You Need for Cache Eviction", SOSP 2023).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,16 +12,18 @@ use millpond_types::meta::Ino;
 
 use super::detect::Span;
 
-/// Bytes that are counted, fetched and held together: what the storage engine checks together as well.
+/// The unit of counting, fetching and caching in bytes; also the storage engine's unit of
+/// checksums.
 pub(super) const PLACE: u64 = 64 << 10;
-/// Larger reads gain little.
+/// Largest read in bytes that counts; larger reads gain little.
 const READ_MAX: u64 = 16 << 10;
-/// Reads of a place, of which this one is fetched with all that lies about it.
+/// The number of reads of a place from which on the whole place is fetched.
 const READS: u8 = 3;
-/// Places that are counted: of 512 MiB, twice as much as a mount has memory. They take some 400 KiB, whatever is open.
+/// The largest number of counted places: 512 MiB of data, twice the memory of a mount. They take
+/// some 400 KiB, regardless of the number of open files.
 const PLACES_MAX: usize = 8192;
 
-/// The places of a mount.
+/// The counted places of a mount.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     reads: HashMap<(Ino, u64), u8>,
@@ -28,8 +31,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Takes note of a read that found nothing; the bytes to fetch and to hold, if the place is read often. `size` is that of
-    /// the file.
+    /// Counts a read that found nothing in memory; returns the range to fetch and keep if its place
+    /// is read often. `size` is the size of the file.
     pub(super) fn read(&mut self, ino: Ino, span: Span, size: u64) -> Option<Span> {
         let place = span.offset / PLACE;
         let end = (place + 1).saturating_mul(PLACE).min(size);
@@ -77,7 +80,7 @@ mod tests {
             Some(Span { offset: PLACE, len: PLACE }),
             "it went since"
         );
-        // Nothing behind the file's end.
+        // No bytes after the file's end.
         let short = PLACE + 8192;
         assert_eq!(places.read(INO, page(17), short), Some(Span { offset: PLACE, len: 8192 }));
         assert_eq!(places.read(INO, page(18), short), None);

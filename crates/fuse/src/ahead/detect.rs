@@ -1,15 +1,17 @@
-//! Which bytes of a file will be asked for next, from those that were: a state machine without I/O.
+//! Predicts the next bytes to be read of a file from its past reads: a state machine without I/O.
 //!
-//! Reads that follow each other are a *run*. A run of some reads is read on; and runs of one length
-//! whose beginnings lie equally far apart are read on at that distance, forwards or backwards. Several of
-//! both are followed at once, so that threads which read the same file each at its own place do not
-//! disturb each other. What fits no pattern costs nothing but its place in a short list.
+//! Consecutive reads form a *run*. A run of several reads is read ahead. Runs of equal length with
+//! equally distant starts form a *stride*, which is read ahead at that distance, forwards or
+//! backwards. Several of both are followed at once, so that threads that read the same file at
+//! different places do not disturb each other. A read that fits no pattern costs only its entry in
+//! a short list.
 //!
-//! That a run begins small and doubles with each proof is Linux' on-demand read-ahead (F. Wu et al., "On
-//! the design of a new Linux readahead framework", OSR 2008); that a stride is one of whole runs, however
-//! many requests each has, is Lustre's (its manual, "Tuning file readahead").
+//! A run's window begins small and doubles with each proof, as in Linux' on-demand read-ahead (F.
+//! Wu et al., "On the design of a new Linux readahead framework", OSR 2008). A stride consists of
+//! whole runs, regardless of the number of requests in each, as in Lustre (its manual, "Tuning file
+//! readahead").
 
-/// Some bytes of a file.
+/// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) offset: u64,
@@ -22,42 +24,42 @@ impl Span {
     }
 }
 
-/// What a plan may be made of.
+/// Limits of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(crate) size: u64,
-    /// Bytes that one pattern is ahead of its reader.
+    /// Bytes that one pattern may be ahead of its reader.
     pub(crate) window: u64,
-    /// Runs are read on; not where the kernel does that itself.
+    /// Whether runs are read ahead; false where the kernel does it.
     pub(crate) runs: bool,
 }
 
-/// Runs that are followed, the readers of one file and a few strays between.
+/// Runs that are followed: the readers of one file and a few strays.
 const RUNS_MAX: usize = 24;
 /// Strides that are followed.
 const STRIDES_MAX: usize = 4;
-/// So many reads in a row are no coincidence; one less where such runs have been seen before, or from the
-/// beginning of a file.
+/// Consecutive reads that prove a run; one less after a long run in the same file, and one less at
+/// the beginning of a file.
 const READS_OF_RUN: u32 = 3;
-/// A run of this many bytes says that the file is read in runs.
+/// A run of this many bytes shows that the file is read in runs.
 const LONG_RUN: u64 = 1 << 20;
-/// What a run is read ahead first, and the smallest piece that is asked for.
+/// The first window of a run in bytes, and the smallest piece of a fetch.
 const WINDOW_MIN: u64 = 128 << 10;
-/// The largest piece: some chunks, so that several chains work at it.
+/// The largest piece in bytes: several chunks, so that several chains work on it.
 const PIECE_MAX: u64 = 1 << 20;
-/// Requests of one reader come out of order by so many elements of a stride.
+/// The disorder of one reader's requests, in elements of a stride.
 const ELEMENTS_OF_DISORDER: i64 = 4;
-/// Elements of a stride that are asked for ahead.
+/// Elements of a stride that are fetched ahead.
 const ELEMENTS_MAX: i64 = 64;
 
-/// Reads that follow each other.
+/// Consecutive reads.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
     end: u64,
     reads: u32,
-    /// How far ahead, and up to where was asked for.
+    /// Size of the window in bytes, and the end of the planned range.
     window: u64,
     planned: u64,
     used: u64,
@@ -69,16 +71,16 @@ struct Stride {
     base: u64,
     step: i64,
     len: u64,
-    /// The last element that was read, and up to which was asked for.
+    /// The last element that was read, and the last one planned.
     at: i64,
     planned: i64,
-    /// How many elements ahead.
+    /// Number of elements to be ahead.
     depth: i64,
     used: u64,
 }
 
 impl Stride {
-    /// Which element begins at, or holds, this place.
+    /// The number of the element that starts at or contains `offset`.
     fn element(&self, offset: u64) -> Option<i64> {
         let away = i64::try_from(i128::from(offset) - i128::from(self.base)).ok()?;
         let step = self.step.checked_abs()?;
@@ -90,7 +92,7 @@ impl Stride {
         self.base.checked_add_signed(element.checked_mul(self.step)?)
     }
 
-    /// The elements behind the last one that were not asked for, as far as they may be.
+    /// Plans the elements after the last one that are not planned yet, within the limits.
     fn plan(&mut self, limits: Limits) -> Vec<Span> {
         let fit =
             i64::try_from(limits.window / self.len.max(1)).unwrap_or(1).clamp(1, ELEMENTS_MAX);
@@ -107,20 +109,20 @@ impl Stride {
     }
 }
 
-/// The reads of one file.
+/// The recent reads of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     runs: Vec<Run>,
     strides: Vec<Stride>,
-    /// Counts reads.
+    /// Number of reads.
     clock: u64,
     /// A long run was seen.
     in_runs: bool,
 }
 
 impl Detector {
-    /// Takes note of a read; returns what should be asked for now, nothing twice as long as reads follow
-    /// the pattern.
+    /// Records a read; returns the ranges to fetch now, none of them twice while reads follow the
+    /// pattern.
     pub(crate) fn read(&mut self, span: Span, limits: Limits) -> Vec<Span> {
         if span.len == 0 {
             return Vec::new();
@@ -143,8 +145,8 @@ impl Detector {
         plan
     }
 
-    /// What was asked for is thrown away: it is asked for again, a little at first. A file that is
-    /// written to all the time has little thrown away each time.
+    /// Forgets the plans, because the fetched bytes were dropped: they are planned again, starting
+    /// small. So a file that is written all the time loses little each time.
     pub(crate) fn begin_again(&mut self) {
         for run in &mut self.runs {
             (run.window, run.planned) = (0, 0);
@@ -192,8 +194,8 @@ impl Detector {
         Some(plan)
     }
 
-    /// Whether a run that begins here lies as far from an earlier one as that from one before it, and
-    /// that again: three equal steps.
+    /// Detects a stride: a run that begins here lies as far from an earlier one as that one from
+    /// its predecessor, and so on for three equal steps.
     fn new_stride(&self, span: Span) -> Option<Stride> {
         let find = |start: u64, len: u64, before: u64| {
             let same = |run: &&Run| run.start == start && run.end - run.start == len;
@@ -224,12 +226,12 @@ impl Detector {
     }
 }
 
-/// What a run is to be read on.
+/// Plans the continuation of a run.
 fn plan_run(run: &mut Run, len: u64, limits: Limits) -> Vec<Span> {
     let grown = if run.window == 0 { len.saturating_mul(2) } else { run.window * 2 };
     let target = limits.window.max(1);
     run.planned = run.planned.max(run.end);
-    // Asked for in halves of the window: not a little with every read.
+    // Planned in halves of the window, not a little with every read.
     if run.window > 0 && run.planned - run.end > run.window / 2 {
         return Vec::new();
     }
@@ -238,7 +240,7 @@ fn plan_run(run: &mut Run, len: u64, limits: Limits) -> Vec<Span> {
     let piece = (run.window / 4).clamp(WINDOW_MIN, PIECE_MAX);
     let mut spans = Vec::new();
     while run.planned < until {
-        // Pieces end where chunks do.
+        // Pieces end at chunk boundaries.
         let end = (run.planned / piece + 1).saturating_mul(piece).min(until);
         spans.push(Span { offset: run.planned, len: end - run.planned });
         run.planned = end;
@@ -265,7 +267,8 @@ mod tests {
         Span { offset, len }
     }
 
-    /// Reads in this order; how many bytes of the reads had been asked for, and how many bytes were.
+    /// Reads in this order; returns total bytes, bytes that were planned before their read, and
+    /// planned bytes.
     fn reads(spans: impl IntoIterator<Item = Span>, limits: Limits) -> (u64, u64, u64) {
         let mut detector = Detector::default();
         let mut asked: Vec<Span> = Vec::new();
@@ -320,7 +323,7 @@ mod tests {
             });
             let (total, hits, asked) = reads(pieces, LIMITS);
             assert!(hits * 10 >= total * 9, "{len} {step}: {hits} of {total}");
-            // Elements that are never read, and what the first runs seemed to be.
+            // Elements that are never read, and the first runs before the stride is detected.
             assert!(asked <= total + 64 * len + 4 * 2 * WINDOW_MIN, "{len} {step}: {asked}");
         }
     }

@@ -1,17 +1,18 @@
-//! Bytes that will be asked for, fetched before they are.
+//! Read-ahead: fetches bytes before they are requested.
 //!
-//! `detect` says which; here they are fetched by threads of their own, and held until they are read or
-//! may not be used any more. What is held is never older than what the kernel may keep in a mount of the
-//! same mode (docs/mount.md, "Read-ahead"):
-//! - it belongs to one version of one file, as metas count them: when a newer one is known it goes;
-//! - it goes when word of a change comes, and before a write or cut through this mount is answered; what
-//!   is being fetched then is thrown away when it comes;
-//! - it goes when it is old;
+//! `detect` predicts them; here threads fetch them, and they are held until they are read or become
+//! invalid. Held bytes are never older than the kernel may keep them in a mount of the same mode
+//! (docs/mount.md, "Read-ahead"):
+//! - they belong to one version of one file, as counted by metas, and are dropped when a newer one
+//!   is known;
+//! - they are dropped when a change is reported, and before a write or cut through this mount is
+//!   answered; fetches in flight at that moment are discarded;
+//! - they are dropped when they are too old;
 //! - a strict mount has none.
 //!
-//! Bytes that are fetched ahead are used once: the kernel has a cache. But reads past that (`O_DIRECT`) have none, and those who
-//! come back to the same places (`again`) wait for the cluster each time. Such places are held too, under the same
-//! rules, and read as often as they are asked for.
+//! Fetched bytes are used once, because the kernel has a cache. Reads past that cache (`O_DIRECT`)
+//! would wait for the cluster each time they return to the same place (`again`). Such places are
+//! held too, under the same rules, and serve any number of reads.
 
 mod again;
 mod detect;
@@ -38,30 +39,30 @@ use crate::backend::Backend;
 use crate::budget::Memory;
 use crate::options::Mode;
 
-/// Threads that fetch.
+/// Number of threads that fetch.
 pub(crate) const FETCHERS: usize = 4;
-/// A pattern is ahead of its reader by so much at most, and by a part of the memory.
+/// The largest window of a pattern in bytes; a fraction of the memory also limits it.
 const WINDOW_MAX: u64 = 8 << 20;
 const PART_OF_MEMORY: u64 = 4;
-/// The largest piece that is fetched by one call: some chunks, so that several chains work at it.
+/// The largest piece in bytes of one call: several chunks, so that several chains work on it.
 const PIECE_MAX: u64 = 1 << 20;
-/// A kernel that reads so far ahead needs no help with what is read in order.
+/// With a kernel read-ahead of this many bytes, sequential reads need no help.
 const KERNEL_READS_ON: u32 = 1 << 20;
-/// Bytes that nobody has read for so long make room for others.
+/// Bytes ordered this long ago make room for others.
 const STALE: Duration = Duration::from_secs(1);
-/// Inodes whose reads are looked at.
+/// The largest number of inodes with a detector.
 const INODES_MAX: usize = 1 << 14;
-/// Pieces that wait for a thread.
+/// The largest number of pieces that wait for a thread.
 const ORDERS_MAX: usize = 1024;
 
-/// Of which state of a file bytes are.
+/// The version of a file that bytes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     data: u64,
     attr: u64,
 }
 
-/// One file.
+/// The state of one file.
 #[derive(Debug)]
 struct OfInode {
     version: Version,
@@ -70,7 +71,7 @@ struct OfInode {
 }
 
 impl OfInode {
-    /// Lets go of everything that was fetched or will be.
+    /// Drops all fetched and planned bytes.
     fn clear(&mut self) {
         self.pieces.clear();
         self.detector.begin_again();
@@ -84,28 +85,29 @@ struct Order {
     piece: Arc<Piece>,
 }
 
-/// What is counted.
+/// The metrics of read-ahead.
 #[derive(Debug, Default)]
 pub(crate) struct AheadNumbers {
-    /// Bytes that were fetched, those of them that were read, and those that went unread.
+    /// Bytes that were fetched, that were read, and that were dropped unread.
     pub(crate) fetched: Counter,
     pub(crate) used: Counter,
     pub(crate) wasted: Counter,
-    /// Bytes of places that are read again and again: fetched, and read without a fetch.
+    /// Bytes of repeatedly read places: fetched, and read without a fetch.
     pub(crate) again_fetched: Counter,
     pub(crate) again_read: Counter,
 }
 
-/// What was held of a read.
+/// The part of a read that was held.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// Bytes from its beginning on.
+    /// Bytes filled from the beginning of the buffer.
     pub(crate) filled: usize,
-    /// To be fetched instead of what is missing: it has that, and its place is read often.
+    /// A piece to fetch in place of the missing bytes: it contains them, and its place is read
+    /// often.
     pub(crate) often: Option<Arc<Piece>>,
 }
 
-/// What the pieces of a mount share.
+/// State that the pieces of a mount share.
 #[derive(Debug)]
 struct Shared {
     memory: Arc<Memory>,
@@ -115,28 +117,28 @@ struct Shared {
 /// A read of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// The file's chunks, and what lies behind them.
+    /// The file's chunks and their base chunks.
     pub(crate) bytes: Bytes,
     pub(crate) span: Span,
-    /// Past the kernel's cache.
+    /// Whether the read bypasses the kernel's cache.
     pub(crate) direct: bool,
 }
 
 /// The read-ahead of a mount.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// How long bytes may be used; none in a mount that reads nothing ahead.
+    /// How long bytes may be used; none in a mount without read-ahead.
     kept: Option<Duration>,
     shared: Arc<Shared>,
     inodes: Mutex<HashMap<Ino, Arc<Mutex<OfInode>>>>,
-    /// Where small direct reads came of late.
+    /// Places of recent small direct reads.
     places: Mutex<Places>,
-    /// Everything that is held, the oldest first.
+    /// All held pieces, the oldest first.
     held: Mutex<VecDeque<Arc<Piece>>>,
     orders: Mutex<VecDeque<Order>>,
     ordered: Condvar,
     ended: AtomicBool,
-    /// How far the kernel reads ahead.
+    /// The kernel's read-ahead in bytes.
     kernel: AtomicU32,
 }
 
@@ -144,14 +146,14 @@ pub(crate) struct Ahead {
 const fn kept(mode: Mode) -> Option<Duration> {
     match mode {
         Mode::Strict => None,
-        // "Within a second", and the fetch and the answer take some of it.
+        // "Within a second", of which the fetch and the answer take a part.
         Mode::Relaxed => Some(Duration::from_millis(800)),
         Mode::CloseToOpen | Mode::OneWriter | Mode::ReadOnly => Some(Duration::from_secs(5)),
     }
 }
 
 impl Ahead {
-    /// Nothing was read. `wanted` is what the mount's options say.
+    /// Makes an empty read-ahead. `wanted` is the mount's option.
     pub(crate) fn new(mode: Mode, wanted: bool, memory: Arc<Memory>) -> Self {
         let shared = Arc::new(Shared { memory, numbers: AheadNumbers::default() });
         Self {
@@ -175,13 +177,15 @@ impl Ahead {
         &self.shared.memory
     }
 
-    /// The kernel reads so many bytes ahead by itself.
+    /// Sets the kernel's own read-ahead to `bytes`.
     pub(crate) fn kernel_reads(&self, bytes: u32) {
         self.kernel.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes from the beginning of `buf` on that were fetched before; takes note of the read, and has
-    /// fetched what will follow. What is known of the file must be true as far as the mount's mode cares.
+    /// Fills `buf` from its beginning with bytes fetched before.
+    ///
+    /// Records the read, and orders the bytes predicted to follow. `attr` must be as fresh as the
+    /// mount's mode demands.
     pub(crate) fn read(&self, attr: &Attr, asked: Asked, buf: &mut [u8]) -> Held {
         let Some(kept) = self.kept else { return Held::default() };
         let Some(inode) = self.inode(attr) else { return Held::default() };
@@ -209,7 +213,7 @@ impl Ahead {
         Held { filled, often }
     }
 
-    /// A piece that has what this read asks for, and lasts, if its place is read often.
+    /// Makes a reusable piece that contains this read, if its place is read often.
     fn often(
         &self,
         inode: &Mutex<OfInode>,
@@ -226,7 +230,7 @@ impl Ahead {
         Some(piece)
     }
 
-    /// Fetches a piece now, and reads from it; true when `buf` has all of it.
+    /// Fetches a piece now, and reads from it; true when it filled `buf`.
     pub(crate) fn fetch_now(
         &self,
         backend: &Backend,
@@ -239,7 +243,7 @@ impl Ahead {
         piece.copy(asked.span.offset, buf) == buf.len()
     }
 
-    /// What is known of the reads of a file, if it is still of this version.
+    /// The state of a file; cleared first if it is of another version.
     fn inode(&self, attr: &Attr) -> Option<Arc<Mutex<OfInode>>> {
         let version = Version { data: attr.data, attr: attr.version };
         let mut inodes = self.inodes.lock();
@@ -291,7 +295,8 @@ impl Ahead {
         }
     }
 
-    /// A piece that is read once or lasts, if the budget has room for it, or for want of it what nobody reads goes.
+    /// Makes a piece, for one read or for many, if the budget has room for it. Otherwise it first
+    /// drops old pieces.
     fn room_for(&self, (span, once): (Span, bool), now: Tick) -> Option<Arc<Piece>> {
         let mut held = self.held.lock();
         let old = self.kept.unwrap_or_default();
@@ -329,8 +334,8 @@ impl Ahead {
         true
     }
 
-    /// A file changes, or has changed: what was fetched of it goes before this returns, and what is being
-    /// fetched is not used.
+    /// Drops the fetched bytes of a file before this returns, because the file changes or has
+    /// changed. Fetches in flight are not used.
     pub(crate) fn changed(&self, ino: Ino) {
         let inode = self.inodes.lock().get(&ino).map(Arc::clone);
         if let Some(inode) = inode {
@@ -338,7 +343,7 @@ impl Ahead {
         }
     }
 
-    /// Nobody has the file open any more.
+    /// Drops the state of a file that is no longer open.
     pub(crate) fn closed(&self, ino: Ino) {
         let inode = self.inodes.lock().remove(&ino);
         if let Some(inode) = inode {
@@ -347,7 +352,7 @@ impl Ahead {
         self.sweep();
     }
 
-    /// Everything may have changed.
+    /// Drops everything, because everything may have changed.
     pub(crate) fn all_changed(&self) {
         let all: Vec<_> = self.inodes.lock().values().map(Arc::clone).collect();
         for inode in all {
@@ -356,12 +361,12 @@ impl Ahead {
         self.sweep();
     }
 
-    /// Lets go of what is over.
+    /// Removes finished pieces.
     fn sweep(&self) {
         self.held.lock().retain(|piece| !piece.is_over());
     }
 
-    /// Fetches what is ordered until the mount ends.
+    /// Fetches ordered pieces until the mount ends.
     fn fetch(&self, backend: &Backend) {
         while let Some(Order { bytes, piece }) = self.next_order() {
             if piece.begin() {
@@ -380,7 +385,7 @@ impl Ahead {
                 counter.add(span.len);
                 piece.arrive(room);
             }
-            // Whoever reads it hears why.
+            // The reader fetches it again and gets the error.
             Err(_) => piece.end(),
         }
     }
@@ -396,7 +401,7 @@ impl Ahead {
         None
     }
 
-    /// The threads end, each when it has what it fetches.
+    /// Ends the threads, each after its current fetch.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         let orders = std::mem::take(&mut *self.orders.lock());
@@ -407,7 +412,7 @@ impl Ahead {
     }
 }
 
-/// Starts the threads of a mount that reads ahead.
+/// Starts the threads of a mount with read-ahead.
 ///
 /// # Errors
 /// When the system has no thread left.

@@ -1,4 +1,4 @@
-//! What was fetched and not read yet.
+//! Fetched bytes that were not read yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,24 +11,25 @@ use super::Shared;
 use super::detect::Span;
 use crate::deadline;
 
-/// How a piece does.
+/// The state of a piece.
 #[derive(Debug)]
 enum State {
-    /// No thread has begun to fetch it.
+    /// Ordered; no thread has begun to fetch it.
     Ordered,
     Coming,
-    /// So many bytes were read.
+    /// Fetched; the number counts the bytes read.
     Here(Vec<u8>, u64),
-    /// It may not be used.
+    /// It must not be used.
     Over,
 }
 
-/// Bytes of a file that are fetched, or were. Its memory is the budget's until it is over.
+/// Bytes of a file, fetched or being fetched. Its memory counts against the budget until it is
+/// over.
 #[derive(Debug)]
 pub(crate) struct Piece {
     span: Span,
     since: Tick,
-    /// Read once, and then over; or as often as it is asked for.
+    /// Whether it is over after one read, or serves any number of reads.
     once: bool,
     state: Mutex<State>,
     arrived: Condvar,
@@ -36,7 +37,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// A piece to be fetched; nothing when the budget is used up.
+    /// Makes a piece to be fetched; `None` when the budget is used up.
     pub(super) fn new((span, once): (Span, bool), now: Tick, shared: &Arc<Shared>) -> Option<Self> {
         if !shared.memory.try_take(span.len) {
             return None;
@@ -49,12 +50,12 @@ impl Piece {
         self.span
     }
 
-    /// When it was ordered: its bytes are not older.
+    /// The time of the order: its bytes are not older.
     pub(super) const fn since(&self) -> Tick {
         self.since
     }
 
-    /// Whether it goes once it was read.
+    /// Whether it is over after one read.
     pub(super) const fn is_once(&self) -> bool {
         self.once
     }
@@ -63,7 +64,7 @@ impl Piece {
         matches!(*self.state.lock(), State::Over)
     }
 
-    /// A thread begins to fetch it; false when nobody wants it any more.
+    /// Marks the begin of the fetch; false when the piece is no longer wanted.
     pub(super) fn begin(&self) -> bool {
         let mut state = self.state.lock();
         let wanted = matches!(*state, State::Ordered);
@@ -73,7 +74,7 @@ impl Piece {
         wanted
     }
 
-    /// Its bytes are here.
+    /// Stores the fetched bytes.
     pub(super) fn arrive(&self, bytes: Vec<u8>) {
         let mut state = self.state.lock();
         if matches!(*state, State::Coming) {
@@ -85,8 +86,8 @@ impl Piece {
         self.arrived.notify_all();
     }
 
-    /// Copies what there is from `at` on. Waits for bytes that are on their way; 0 when there are none,
-    /// and none will come.
+    /// Copies the bytes from `at` on. Waits for a fetch in flight; returns 0 when there are no
+    /// bytes and none will come.
     pub(super) fn copy(&self, at: u64, buf: &mut [u8]) -> usize {
         let mut state = self.state.lock();
         while matches!(*state, State::Coming) {
@@ -95,7 +96,7 @@ impl Piece {
             }
         }
         let State::Here(bytes, read) = &mut *state else {
-            // Whoever reads it now is faster than the thread that has not begun.
+            // The reader is faster than a thread that has not begun yet.
             drop(state);
             self.end();
             return 0;
@@ -111,7 +112,7 @@ impl Piece {
         len
     }
 
-    /// It may not be used any more.
+    /// Ends the piece: it must not be used any more.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         self.set_over(&mut state);
@@ -138,20 +139,20 @@ impl Drop for Piece {
     }
 }
 
-/// What may be at a place.
+/// The outcome of a search.
 pub(super) enum Found {
     Nothing,
     Piece(Arc<Piece>),
 }
 
-/// The pieces of one file; none overlaps another.
+/// The pieces of one file; they do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     by_offset: BTreeMap<u64, Arc<Piece>>,
 }
 
 impl Pieces {
-    /// Whether something of these bytes is held or will be.
+    /// Whether any of these bytes are held or ordered.
     pub(super) fn overlaps(&self, span: Span) -> bool {
         let before = self.by_offset.range(..span.end()).next_back();
         before.is_some_and(|(_, piece)| piece.span.end() > span.offset && !piece.is_over())
@@ -159,12 +160,12 @@ impl Pieces {
 
     pub(super) fn add(&mut self, piece: Arc<Piece>) {
         let span = piece.span;
-        // What overlaps is over.
+        // Overlapping pieces are over.
         self.by_offset.retain(|_, it| it.span.end() <= span.offset || it.span.offset >= span.end());
         self.by_offset.insert(span.offset, piece);
     }
 
-    /// The piece that has the byte at `at`, unless it is older than `kept`.
+    /// The piece that contains the byte at `at`, unless it is older than `kept`.
     pub(super) fn at(&mut self, at: u64, now: Tick, kept: Duration) -> Found {
         let before = self.by_offset.range(..=at).next_back();
         let Some((_, piece)) = before.filter(|(_, piece)| piece.span.end() > at) else {
@@ -177,7 +178,7 @@ impl Pieces {
         Found::Piece(Arc::clone(piece))
     }
 
-    /// Lets go of the piece that has the byte at `at`.
+    /// Drops the piece that contains the byte at `at`.
     pub(super) fn drop_at(&mut self, at: u64) {
         let offset = self.by_offset.range(..=at).next_back().map(|(offset, _)| *offset);
         if let Some(piece) = offset.and_then(|offset| self.by_offset.remove(&offset)) {
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(read(&mut pieces, 11, now), [2, 3, 4]);
         assert!(pieces.overlaps(Span { offset: 0, len: 11 }));
         assert!(!pieces.overlaps(Span { offset: 0, len: 10 }));
-        // Nobody has begun to fetch it: it is read without it, and nobody fetches it.
+        // No thread has begun to fetch it: the read goes on without it, and it is never fetched.
         assert_eq!(read(&mut pieces, 14, now), b"");
         assert!(two.is_over() && !two.begin());
         assert_eq!((shared.memory.used(), shared.numbers.wasted.get()), (4, 0));

@@ -1,9 +1,10 @@
-//! Directories that a mount in close-to-open has to itself: metas gave it those that it made, and recall them when
-//! somebody else comes (`docs/files.md`, "Delegations").
+//! Directories that metas have delegated to a close-to-open mount. Metas delegate directories that
+//! the mount made, and recall them when another client comes (`docs/files.md`, "Delegations").
 //!
-//! In such a directory the mount knows as much as one in the one-writer mode does everywhere, and makes promises. A
-//! file is *covered* while the directory that it was made in is delegated and no other name leads to it: nobody else
-//! can have seen it. What is believed here ends by this process's clock before metas give the directory to anybody
+//! In a delegated directory the mount knows as much as a one-writer mount does everywhere, and
+//! makes promises. A file is *covered* while the directory that it was made in is delegated and no
+//! other name leads to it: no other client can have seen it. The mount stops believing in a
+//! delegation, by this process's clock, before metas give the directory to another client
 //! (`millpond_types::meta::Delegation`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,53 +21,54 @@ use super::Known;
 use super::names::Names;
 use crate::recent;
 
-/// Directories that are believed to be delegated, at most: some 2 MiB.
+/// The largest number of delegated directories: some 2 MiB.
 const DIRS_MAX: usize = 1 << 14;
-/// Files that are remembered as made in them: some 4 MiB.
+/// The largest number of remembered files made in them: some 4 MiB.
 const FILES_MAX: usize = 1 << 16;
-/// Directories that were given back and are remembered, for answers that were on their way.
+/// The largest number of remembered returned directories, for answers still in flight.
 const RETURNED_MAX: usize = 1 << 10;
-/// Metas are asked what they recall so often, beside when a change of a directory is heard of.
+/// The interval at which metas are asked for recalls; a reported change of a delegated directory
+/// triggers it at once.
 const ASK: Duration = Duration::from_millis(500);
-/// How long what was asked for is believed.
+/// How long a delegation is believed after the request for it.
 const BELIEVED: Duration = Duration::from_millis(DELEGATION_MS as u64);
 const RETURN: Duration = Duration::from_millis(RETURN_MS as u64);
-/// Recalls that follow each other within this time are of somebody who walks through a tree. With the second one so
-/// many more directories are given back, and twice as many with each after that.
+/// Recalls within this time of each other indicate a client that walks through a tree. With the
+/// second recall this many more directories are returned, and twice as many with each after that.
 const WALKS: Duration = Duration::from_secs(1);
 const AHEAD: usize = 4;
 const AHEAD_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {
-    /// What metas said last that directories are given to this session in.
+    /// The last tenure that metas reported for this session's delegations.
     tenure: Option<u32>,
-    /// Until when it is believed.
+    /// The end of that belief.
     until: Tick,
-    /// Directories that metas recall and were not given back, until that is heard: when a meta was asked that said so, and
-    /// from when on nothing is believed, since it was not given back for so long.
+    /// Recalled directories until metas know of their return: when the reporting meta was asked,
+    /// and the time after which no delegation is believed because this one is overdue.
     recalled: HashMap<Ino, (Tick, Tick)>,
-    /// Each with a number that is another one when files have left it. In the order in which they were made, about.
+    /// Each with a number that changes when files leave it. Roughly in order of creation.
     dirs: BTreeMap<Ino, u64>,
     returned: VecDeque<Ino>,
-    /// When metas recalled something last, and how many more were given back with it.
+    /// The time of the last recall, and the number of directories returned ahead with it.
     ahead: (Tick, usize),
 }
 
 #[derive(Debug, Default)]
 struct Due {
-    /// A change of a delegated directory was heard of.
+    /// A change of a delegated directory was reported.
     now: bool,
-    /// There may be some, of this process or an earlier one.
+    /// There may be delegations, of this process or an earlier one.
     any: bool,
     ended: bool,
 }
 
-/// What a mount has to itself.
+/// The delegations of a mount.
 #[derive(Debug)]
 pub(crate) struct Delegations {
     state: RwLock<State>,
-    /// The directory that each file was made in, and that one's number then.
+    /// The directory that each file was made in, and its number at that time.
     files: Cache<u64, (Ino, u64)>,
     numbers: AtomicU64,
     due: Mutex<Due>,
@@ -74,7 +76,7 @@ pub(crate) struct Delegations {
     recalled: AtomicU64,
 }
 
-/// While this lives nothing is given back: for what is promised because of it.
+/// A guard that blocks returns, held while a promise is made.
 pub(crate) struct Still<'d> {
     _state: RwLockReadGuard<'d, State>,
 }
@@ -85,8 +87,10 @@ impl State {
         now < self.until && self.recalled.values().all(|(_, overdue)| now < *overdue)
     }
 
-    /// Takes those that somebody who walks through a tree would come to next: of the first one that is recalled he
-    /// may want nothing but that, and after each further one soon after he is the more likely to go on.
+    /// Takes the directories that a client walking through a tree would reach next.
+    ///
+    /// After the first recall the client may want nothing else; each further one soon after makes
+    /// it more likely to go on.
     fn take_ahead(&mut self, recalled: &[Ino]) -> Vec<Ino> {
         let (now, (last, before)) = (RealClock::tick(), self.ahead);
         let is_walked = last != Tick(0) && now.since(last) < WALKS;
@@ -104,7 +108,7 @@ impl State {
 }
 
 impl Delegations {
-    /// Nothing is delegated yet; but to an earlier process there may be.
+    /// Starts without delegations; an earlier process may have had some.
     pub(crate) fn new(is_taken_over: bool) -> Self {
         let due = Due { any: is_taken_over, ..Due::default() };
         Self {
@@ -117,36 +121,36 @@ impl Delegations {
         }
     }
 
-    /// What is looked at while this lives stays so. Looks may be within each other.
+    /// Freezes the state while the guard lives. Guards may be nested.
     pub(crate) fn still(&self) -> Still<'_> {
         Still { _state: self.state.read_recursive() }
     }
 
-    /// Whether nobody else sees or changes a directory.
+    /// Whether a directory is delegated to this mount.
     pub(crate) fn has(&self, dir: Ino) -> bool {
         let state = self.state.read_recursive();
         state.dirs.contains_key(&dir) && state.is_believed()
     }
 
-    /// Whether nobody else sees or changes a file.
+    /// Whether a file is covered.
     pub(crate) fn covers(&self, ino: Ino) -> bool {
         let Some((dir, number)) = self.files.get(&ino.0) else { return false };
         let state = self.state.read_recursive();
         state.dirs.get(&dir) == Some(&number) && state.is_believed()
     }
 
-    /// Whether a promise of a file may be of one of these directories.
+    /// Whether a promise of a file may belong to one of these directories.
     pub(super) fn may_be_of(&self, ino: Ino, dirs: &[Ino]) -> bool {
         self.files.get(&ino.0).is_none_or(|(dir, _)| dirs.contains(&dir))
     }
 
-    /// The tenure in which more can be had, if that is known now.
+    /// The tenure for further delegations, if it is known now.
     pub(crate) fn tenure(&self) -> Option<u32> {
         let state = self.state.read_recursive();
         state.tenure.filter(|_| state.is_believed() && state.dirs.len() < DIRS_MAX)
     }
 
-    /// A meta has made a directory for this mount alone, which was asked for at this time and in this tenure.
+    /// Adds a directory that a meta made and delegated, as requested at this time in this tenure.
     pub(crate) fn add(&self, dir: Ino, (asked, tenure): (Tick, u32)) -> bool {
         let mut state = self.state.write();
         let is_late = RealClock::tick().since(asked) >= BELIEVED;
@@ -161,7 +165,7 @@ impl Delegations {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// This mount has made a file in a directory.
+    /// Notes that this mount made a file in a directory.
     pub(crate) fn made(&self, ino: Ino, dir: Ino) {
         let number = self.state.read_recursive().dirs.get(&dir).copied();
         if let Some(number) = number {
@@ -169,16 +173,18 @@ impl Delegations {
         }
     }
 
-    /// A directory is no more.
+    /// Notes that a directory was removed.
     pub(crate) fn gone(&self, dir: Ino) {
         self.state.write().dirs.remove(&dir);
     }
 
-    /// What a meta said that was asked at this time. What it recalls is this mount's no more; that is to be returned.
+    /// Processes an answer of a meta that was asked at this time. Recalled directories are no
+    /// longer this mount's and must be returned.
     ///
-    /// Metas give a directory to others [`FENCE_MS`](millpond_types::meta::FENCE_MS) after they have recalled it. An
-    /// answer that does not name it was asked for before, so what is believed ends [`BELIEVED`] after the recall at the
-    /// latest; and a mount that was away for longer, and hears late, has that much less time to return it.
+    /// Metas give a directory to others [`FENCE_MS`](millpond_types::meta::FENCE_MS) after they
+    /// have recalled it. An answer without that directory was requested before the recall, so the
+    /// belief ends [`BELIEVED`] after the recall at the latest. A mount that was away for longer,
+    /// and learns of it late, has that much less time to return it.
     pub(crate) fn hear(&self, asked: Tick, tenure: u32, recalled: &[Ino]) {
         let mut state = self.state.write();
         if state.tenure != Some(tenure) {
@@ -192,7 +198,8 @@ impl Delegations {
             state.dirs.clear();
             state.recalled.clear();
         }
-        // What is not named is not recalled any more, unless there are too many to be named, or it was asked before that was.
+        // A directory that is not named is no longer recalled, unless the list is full or the
+        // question was asked before its recall.
         let names_all = recalled.len() < RETURNS_MAX;
         if names_all {
             state.recalled.retain(|dir, (heard, _)| asked <= *heard || recalled.contains(dir));
@@ -215,12 +222,14 @@ impl Delegations {
         }
     }
 
-    /// What is to be returned beside directories that metas recall: it is this mount's no more.
+    /// Takes the directories to return in addition to the recalled ones; they are no longer this
+    /// mount's.
     pub(super) fn take_ahead(&self, recalled: &[Ino]) -> Vec<Ino> {
         self.state.write().take_ahead(recalled)
     }
 
-    /// These have been returned; if that was late, metas may have given everything to others before, and are asked at once.
+    /// Notes the return of directories. If it was late, metas may have given everything to others
+    /// before, and are asked at once.
     pub(super) fn returned(&self, dirs: &[Ino]) {
         let (now, mut state) = (RealClock::tick(), self.state.write());
         let mut is_late = false;
@@ -234,13 +243,13 @@ impl Delegations {
         }
     }
 
-    /// The session has ended: what it had is everybody's.
+    /// Drops all delegations, because the session has ended.
     pub(crate) fn lose(&self) {
         let mut state = self.state.write();
         *state = State { returned: std::mem::take(&mut state.returned), ..State::default() };
     }
 
-    /// An inode was changed elsewhere: a directory that is recalled is.
+    /// Notes that an inode was changed elsewhere: a delegated directory is then being recalled.
     pub(crate) fn hint(&self, ino: Ino) {
         if self.state.read_recursive().dirs.contains_key(&ino) {
             self.due.lock().now = true;
@@ -248,7 +257,8 @@ impl Delegations {
         }
     }
 
-    /// A meta is about to be asked for an operation, or has answered: files that get another name are not covered.
+    /// Notes that an operation is about to be sent to a meta, or was answered: files that get
+    /// another name are no longer covered.
     pub(super) fn passes(&self, op: &MetaOp, names: &Names) {
         match op {
             MetaOp::Link { ino, .. } => drop(self.files.remove(&ino.0)),
@@ -263,7 +273,8 @@ impl Delegations {
         }
     }
 
-    /// What a name leads to leaves a directory; all files in it do when that is not known.
+    /// Uncovers the file of a name that leaves a directory, or all files in the directory if the
+    /// file is unknown.
     fn leave(&self, dir: Ino, known: Option<Known>) {
         if let Some(Known::Is(ino)) = known {
             let _ = self.files.remove(&ino.0);
@@ -272,13 +283,13 @@ impl Delegations {
         }
     }
 
-    /// Something may be delegated from now on: metas are asked as long as that is so.
+    /// Starts asking metas, because there may be delegations from now on.
     pub(crate) fn ask_soon(&self) {
         self.due.lock().any = true;
         self.work.notify_all();
     }
 
-    /// Waits until metas are to be asked; false when that is over.
+    /// Waits until metas are to be asked; false when the mount ends.
     pub(crate) fn wait(&self) -> bool {
         let mut due = self.due.lock();
         let until = RealClock::tick().plus(ASK);
@@ -301,7 +312,7 @@ impl Delegations {
         self.work.notify_all();
     }
 
-    /// How many there are, and how many were recalled.
+    /// The number of delegated directories, and of recalls so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let dirs = self.state.read_recursive().dirs.len() as u64;
         (dirs, self.recalled.load(Ordering::Relaxed))
@@ -353,7 +364,7 @@ mod tests {
         assert_eq!(all.take_ahead(&[Ino(201)]), [201, 202, 203, 204].map(Ino));
         assert!(!all.has(Ino(204)) && all.has(Ino(205)));
         assert_eq!(all.take_ahead(&[Ino(300)]).len(), 8);
-        // The next ones, and then those before.
+        // The next ones, then those before.
         let fourth = all.take_ahead(&[Ino(490)]);
         assert_eq!((fourth.len(), fourth[9], fourth[10]), (16, Ino(499), DIR));
         let rest: usize = (0..10).map(|_| all.take_ahead(&[DIR]).len()).sum();
@@ -388,7 +399,7 @@ mod tests {
         let late = before(now, RETURN_MS.into());
         all.state.write().recalled.insert(OTHER, (late, now));
         assert!(!all.has(DIR));
-        // Only its return ends that, or a meta that was asked later.
+        // Only its return ends the overdue state, or a meta that was asked later.
         all.hear(now, 3, &[OTHER]);
         all.hear(late, 3, &[]);
         assert!(!all.has(DIR));
@@ -401,7 +412,8 @@ mod tests {
         assert!(all.has(DIR));
     }
 
-    /// Others wait from a recall on: who hears of it late has that much less time.
+    /// Other clients wait from the recall on: a mount that learns of it late has that much less
+    /// time.
     #[test]
     fn who_hears_late_believes_nothing() {
         let (all, now) = (given(), RealClock::tick());

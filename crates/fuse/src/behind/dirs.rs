@@ -1,7 +1,7 @@
-//! Directories in which a mount makes promises, as they are with those that are not kept yet.
+//! Attributes of directories with promises, including the promises that are not kept yet.
 //!
-//! The kernel forgets what it knows of a directory with every name that is made in it, and asks for its
-//! attributes before it goes on. A meta would have to be waited for then.
+//! The kernel drops its attributes of a directory with every name made in it, and requests them
+//! again before it goes on. Without this cache, each request would wait for a meta.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,28 +14,29 @@ use quick_cache::sync::Cache;
 
 use crate::recent;
 
-/// Directories that are remembered: some 4 MiB.
+/// The number of remembered directories: some 4 MiB.
 const DIRS_MAX: usize = 1 << 14;
-/// How long attributes, and lists, are believed: as long as a kernel does that hears of no changes.
+/// How long attributes and access control lists are believed: as long as a kernel believes them
+/// without a change report.
 const ATTR_BELIEVED: Duration = Duration::from_hours(1);
-/// How long it is believed that no quota counts: one may come while a directory is empty.
+/// How long the absence of quotas is believed: one may be set while a directory is empty.
 const FREE_BELIEVED: Duration = Duration::from_secs(10);
-/// Names that a directory makes get its group.
+/// Names made in a directory with this bit get its group.
 const SET_GID: u16 = 0o2000;
 
-/// What metas said of directories.
+/// Directories as metas reported them.
 #[derive(Debug)]
 pub(crate) struct Dirs {
     attrs: Cache<u64, (Attr, Tick)>,
-    /// Whether no quota counts in a directory, and since when that is known.
+    /// Whether a directory has no quota, and since when that is known.
     free: Cache<u64, (bool, Tick)>,
     /// Whether a directory has no default access control list, and since when that is known.
     listless: Cache<u64, (bool, Tick)>,
-    /// How often this mount began or ended to change one by way of a meta.
+    /// Counts the begins and ends of this mount's changes of directories through a meta.
     changes: AtomicU64,
-    /// The same of default lists alone.
+    /// The same for default access control lists.
     list_changes: AtomicU64,
-    /// When something was moved to another directory last.
+    /// The time of the last move to another directory.
     moved: Mutex<Option<Tick>>,
 }
 
@@ -49,26 +50,26 @@ impl Default for Dirs {
 }
 
 impl Dirs {
-    /// A directory's attributes.
+    /// A directory's attributes, if known.
     pub(crate) fn attr(&self, dir: Ino) -> Option<Attr> {
         let (attr, at) = self.attrs.get(&dir.0)?;
         (RealClock::tick().since(at) < ATTR_BELIEVED).then_some(attr)
     }
 
-    /// Whether no quota counts in a directory, if that is known.
+    /// Whether no quota applies in a directory, if known.
     pub(crate) fn is_free(&self, dir: Ino) -> Option<bool> {
         let (free, at) = self.free.get(&dir.0)?;
         (RealClock::tick().since(at) < FREE_BELIEVED).then_some(free)
     }
 
-    /// Whether a directory has no default access control list, if that is known.
+    /// Whether a directory has no default access control list, if known.
     pub(crate) fn is_listless(&self, dir: Ino) -> Option<bool> {
         let (listless, at) = self.listless.get(&dir.0)?;
         (RealClock::tick().since(at) < ATTR_BELIEVED).then_some(listless)
     }
 
-    /// Whether promises can be made in a directory, if that is known: no quota refuses them, and files get the group
-    /// of who makes them.
+    /// Whether promises can be made in a directory, if known: no quota rejects them, and files get
+    /// their creator's group.
     pub(crate) fn takes_promises(&self, dir: Ino) -> Option<bool> {
         if !self.is_free(dir)? {
             return Some(false);
@@ -76,12 +77,12 @@ impl Dirs {
         self.attr(dir).map(|attr| attr.mode & SET_GID == 0)
     }
 
-    /// Changes so far: take it before a meta is asked.
+    /// The number of changes so far; take it before a meta is asked.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// A meta that was asked after so many changes says this.
+    /// Notes attributes from a meta that was asked after `changes` changes.
     pub(crate) fn note(&self, attr: Attr, changes: u64) {
         self.attrs.insert(attr.ino.0, (attr, RealClock::tick()));
         if self.changes() != changes {
@@ -89,7 +90,7 @@ impl Dirs {
         }
     }
 
-    /// The same of whether no quota counts.
+    /// Notes from such an answer whether no quota applies.
     pub(crate) fn note_free(&self, dir: Ino, free: bool, changes: u64) {
         self.free.insert(dir.0, (free, RealClock::tick()));
         if self.changes() != changes {
@@ -97,13 +98,13 @@ impl Dirs {
         }
     }
 
-    /// Changes of default lists so far: take it before a meta is asked.
+    /// The number of changes of default lists so far; take it before a meta is asked.
     pub(crate) fn list_changes(&self) -> u64 {
         self.list_changes.load(Ordering::Acquire)
     }
 
-    /// A meta that was asked after so many changes of lists says whether a directory has no default
-    /// access control list.
+    /// Notes whether a directory has no default access control list, from a meta that was asked
+    /// after `changes` changes of lists.
     pub(crate) fn note_listless(&self, dir: Ino, listless: bool, changes: u64) {
         self.keep_listless(dir, (listless, RealClock::tick()), changes);
     }
@@ -115,15 +116,15 @@ impl Dirs {
         }
     }
 
-    /// A directory was made, after so many changes of lists, in another that nobody else changes: a
-    /// default list is here as there.
+    /// Notes the default list of a new directory: the same as that of its parent, which no other
+    /// client changes. `changes` is the number of changes of lists before.
     pub(crate) fn note_list_of_made(&self, parent: Ino, dir: Ino, changes: u64) {
         if let Some(known) = self.listless.get(&parent.0) {
             self.keep_listless(dir, known, changes);
         }
     }
 
-    /// A directory was made in another: a quota that counts there counts here.
+    /// Notes a directory made in another one: a quota of the parent applies to it too.
     pub(crate) fn note_made(&self, parent: Ino, attr: Attr, changes: u64) {
         self.note(attr, changes);
         if let Some((free, at)) = self.free.get(&parent.0) {
@@ -131,7 +132,7 @@ impl Dirs {
         }
     }
 
-    /// A name was promised in a directory.
+    /// Updates a directory's times after a promise of a name in it.
     pub(crate) fn touch(&self, dir: Ino, at: Timestamp) {
         let changes = self.changes();
         let Some((mut attr, told)) = self.attrs.get(&dir.0) else { return };
@@ -142,7 +143,7 @@ impl Dirs {
         }
     }
 
-    /// How long nothing was moved to another directory.
+    /// The time since the last move to another directory.
     pub(crate) fn unmoved_for(&self) -> Duration {
         self.moved.lock().map_or(Duration::MAX, |at| RealClock::tick().since(at))
     }
@@ -152,8 +153,8 @@ impl Dirs {
         let _ = self.attrs.remove(&dir.0);
     }
 
-    /// A directory's extended attribute is set or removed. Directories that were made in it
-    /// meanwhile have the list that it had or has: which of them is not known.
+    /// Forgets the default lists when a directory's extended attribute is set or removed.
+    /// Directories made in it in the meantime may have the list from before or after.
     fn forget_list(&self, dir: Ino, name: &XattrName) {
         self.forget(dir);
         if AclKind::of(name.as_bytes()) == Some(AclKind::Default) {
@@ -167,7 +168,7 @@ impl Dirs {
         self.attrs.clear();
     }
 
-    /// A meta is about to be asked for an operation, or has answered.
+    /// Notes that an operation is about to be sent to a meta, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         match op {
             MetaOp::Create(create) => self.forget(create.parent),
@@ -175,7 +176,8 @@ impl Dirs {
             MetaOp::SetAttr { ino, .. } => self.forget(*ino),
             MetaOp::RemoveXattr { ino, name } => self.forget_list(*ino, name),
             MetaOp::SetXattr(set) => self.forget_list(set.ino, &set.name),
-            // Which directory goes is not said, but it has no names, and nobody makes more.
+            // The operation does not tell the inode of the removed directory. It has no names, and
+            // no promise is made in it.
             MetaOp::RemoveDir { .. } => self.forget_all(),
             MetaOp::Rename(rename) => {
                 if rename.parent != rename.new_parent {

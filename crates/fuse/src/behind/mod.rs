@@ -1,12 +1,14 @@
-//! Changes of names that a mount has answered and not told a meta yet: *promises*.
+//! Changes of names that a mount has answered and not yet sent to a meta: *promises*.
 //!
-//! Nobody else changes the files of a one-writer mount, nor a directory that is [delegated](delegations) to one in
-//! close-to-open, so it knows how an exclusive create or an unlink ends before a meta does. It writes the request to its journal, answers the kernel, and threads of its own
-//! have a meta do it: many at a time, those that touch one name or inode in their order ([`order`]). A
-//! request has its sequence from the beginning, so it is done once whoever asks for it, this process or
-//! the next one. Whoever asks for something that a promise touches waits for it, and so does fsync.
+//! No other client changes the files of a one-writer mount, nor a directory that is
+//! [delegated](delegations) to a close-to-open mount. So the mount knows the result of an exclusive
+//! create or an unlink before a meta does. It writes the request to its journal, answers the
+//! kernel, and background threads have a meta execute it: many at a time, those that touch one name
+//! or inode in order ([`order`]). A request has its sequence from the beginning, so it is executed
+//! once, even if both this process and the next one send it. An operation that depends on a promise
+//! waits for it, and so does fsync.
 //!
-//! That is what local file systems do with their journal in memory, and NFS' write delegations with
+//! Local file systems do the same with their journal in memory, and NFS' write delegations with
 //! bytes (RFC 8881, section 10.4). RFC 0017 has the reasons.
 
 mod delegations;
@@ -40,33 +42,34 @@ use crate::deadline;
 use crate::errno::Errno;
 use crate::files::Files;
 
-/// Promises that are not kept yet, at most, and bytes of files in them: the journal has room for them beside all
-/// else.
+/// The largest number of pending promises, and of file bytes in them: the journal has room for them
+/// beside everything else.
 const PENDING_MAX: usize = 1024;
 const PENDING_BYTES_MAX: usize = 1 << 20;
-/// How long a promise waits for more of its file, unless somebody waits for it: other mounts see what is older.
+/// How long a promise waits for more changes of its file, unless a request waits for it: other
+/// mounts see the older state.
 const LINGER: Duration = Duration::from_millis(10);
-/// How long a thread looks for more by itself after the last one.
+/// How long a thread polls for work after the last promise.
 const BUSY: Duration = Duration::from_secs(1);
-/// Files and directories whose promises could not be kept, at most.
+/// The largest number of remembered files and directories with failed promises.
 const FAILED_MAX: usize = 1 << 10;
 
 /// A change that was answered.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// In the order in which they were made.
+    /// Numbers grow in order of creation.
     pub(crate) number: u64,
     pub(crate) request: MetaRequest,
-    /// The file that it makes, changes or takes a name from.
+    /// The file that it creates, changes or unlinks.
     pub(crate) ino: Ino,
 }
 
-/// What became of a promise.
+/// The outcome of a promise.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
-    /// A meta has done it, and perhaps says how the file is now.
+    /// A meta has executed it, and may report the file's new state.
     Kept(Option<Told>),
-    /// No meta ever will.
+    /// No meta will ever execute it.
     Failed(Errno),
 }
 
@@ -74,68 +77,70 @@ enum Outcome {
 struct State {
     order: Order,
     promises: HashMap<u64, Arc<Promise>>,
-    /// Can be kept now, and nobody is at it; and since when they may.
+    /// Promises that no thread works on and that can be kept now, each with the time from which on
+    /// it may.
     ready: VecDeque<(u64, Tick)>,
-    /// Were made by this process, and nobody was ever at them.
+    /// Promises of this process that no thread has ever taken.
     fresh: HashSet<u64>,
-    /// Somebody looks for work within the time for which creates linger.
+    /// A thread polls for work with a timeout, for lingering promises.
     is_watched: bool,
-    /// When somebody took one last.
+    /// When a thread last took one.
     taken: Tick,
-    /// How many wait for some to be kept.
+    /// Number of requests that wait for promises.
     waiting: usize,
     next: u64,
     /// Bytes of files in all of them.
     bytes: usize,
-    /// No more of them are made; this process keeps no more of them.
+    /// No more promises are made (`draining`), or kept by this process (`ended`).
     draining: bool,
     ended: bool,
-    /// Why promises could not be kept, by file, and by the directory of the name.
+    /// Errors of failed promises, by file and by directory of the name.
     failed: HashMap<Ino, Errno>,
-    /// Files that were promised and could not be made, while promises of them are left.
+    /// Promised files that could not be made, while other promises for them are pending.
     unmade: HashSet<Ino>,
-    /// Promises that could not be kept, which the kernel still believes.
+    /// Failed promises that the kernel still believes.
     believed: VecDeque<Arc<Promise>>,
 }
 
 /// The promises of a mount.
 #[derive(Debug)]
 pub(crate) struct Behind {
-    /// Whether the mount makes any.
+    /// Whether the mount makes promises.
     promises: bool,
-    /// Where it makes some; none where nobody else is there.
+    /// The directories where it makes them; none where the mount is the only client.
     pub(crate) delegations: Option<Delegations>,
     state: Mutex<State>,
-    /// How many there are, for who need not wait then.
+    /// Number of pending promises, to skip waiting without a lock.
     pending: AtomicUsize,
-    /// There is something to do; something was done; something could not be done.
+    /// Signals work to do, a kept promise, and a failed promise.
     work: Condvar,
     done: Condvar,
     broken: Condvar,
-    /// What failed for now is tried again.
+    /// Signals the end of the pause before a retry.
     again: Condvar,
-    /// What an earlier process promised, by its sequence: the kernel may not have got its answer.
+    /// Promises of an earlier process, by sequence: the kernel may not have received their answers.
     left: HashMap<u64, Option<Attr>>,
     pub(crate) names: Names,
     pub(crate) dirs: Dirs,
     pub(crate) single: Single,
 }
 
-/// What a request waits for.
+/// The promises that a request waits for.
 #[derive(Debug)]
 enum Waits<'o> {
     Nothing,
-    /// For a file; or, of a directory, for names in it.
+    /// Those of a file; for a directory, those of names in it.
     Inode(Ino),
-    /// For a file alone.
+    /// Those of a file alone.
     File(Ino),
     Name(Ino, &'o Name),
-    /// For two names, and for the files that they lead to: what takes the place of a file has its bytes before.
+    /// Those of two names and of their files: a file that replaces another must have its bytes
+    /// first.
     Names([(Ino, &'o Name); 2]),
     All,
 }
 
-/// What an operation must see, or comes after.
+/// The promises that an operation must see or follow.
 fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
     match op {
         MetaOp::SessionOpen { .. }
@@ -150,7 +155,7 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
         | MetaOp::SetLock { ino, .. }
         | MetaOp::GetAttr { ino }
         | MetaOp::Content { ino } => Waits::Inode(*ino),
-        // Names in a directory change nothing of these.
+        // Names in a directory do not change the results of these.
         MetaOp::GetQuota { ino } | MetaOp::GetXattr { ino, .. } | MetaOp::ListXattr { ino } => {
             Waits::File(*ino)
         }
@@ -167,7 +172,7 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
         }
         MetaOp::Create(create) => Waits::Name(create.parent, &create.name),
         MetaOp::Object(ObjectOp::Nameless { parent, .. }) => Waits::Inode(*parent),
-        // What it replaces is no directory, out of which names may have to go.
+        // It does not replace a directory, whose names may have to be removed first.
         MetaOp::Rename(rename)
             if rename.parent == rename.new_parent
                 && [&rename.name, &rename.new_name]
@@ -181,8 +186,8 @@ fn waits<'o>(op: &'o MetaOp, behind: &Behind) -> Waits<'o> {
 }
 
 impl Behind {
-    /// The promises that an earlier process left, oldest first. A mount makes them where something is delegated to it,
-    /// or everywhere.
+    /// Takes over the promises that an earlier process left, oldest first. A mount makes promises
+    /// in delegated directories, or everywhere.
     pub(crate) fn new(
         promises: bool,
         delegations: Option<Delegations>,
@@ -218,36 +223,38 @@ impl Behind {
         self.promises
     }
 
-    /// Whether it makes them everywhere: it takes itself for the only one there is.
+    /// Whether it makes them everywhere: it assumes that it is the only client.
     pub(crate) const fn is_sole(&self) -> bool {
         self.promises && self.delegations.is_none()
     }
 
-    /// Whether nobody else sees or changes a directory.
+    /// Whether no other client sees or changes a directory.
     pub(crate) fn has_dir(&self, dir: Ino) -> bool {
         self.promises && self.delegations.as_ref().is_none_or(|all| all.has(dir))
     }
 
-    /// The same of a file.
+    /// Whether no other client sees or changes a file.
     pub(crate) fn has_file(&self, ino: Ino) -> bool {
         self.promises && self.delegations.as_ref().is_none_or(|all| all.covers(ino))
     }
 
-    /// What is known of a name that nobody else changes.
+    /// The cached state of a name that no other client changes.
     pub(crate) fn known(&self, dir: Ino, name: &Name) -> Option<Known> {
         if self.has_dir(dir) { self.names.get(dir, name) } else { None }
     }
 
-    /// While this lives a directory or file that the mount has stays its: for the making of a promise.
+    /// Guards the delegations while a promise is made.
     pub(crate) fn still(&self) -> Option<Still<'_>> {
         self.delegations.as_ref().map(Delegations::still)
     }
 
-    /// Makes a promise of a file; the caller answers the kernel then. Where there are too many it waits until some
-    /// are kept. False when none is for long, or this process makes no more: then the caller has a meta do it.
+    /// Makes a promise for a file; the caller then answers the kernel.
+    ///
+    /// Waits for room if there are too many. Returns false when there is none for long, or this
+    /// process makes no more promises: then the caller asks a meta.
     pub(crate) fn promise(&self, files: &Files, ino: Ino, request: &MetaRequest) -> bool {
         let mut state = self.state.lock();
-        // Then a meta is asked, which takes its time too.
+        // The caller then asks a meta, which takes time too.
         let until = RealClock::tick().plus(deadline::patience() / 2);
         self.wait_while(&mut state, until, |state| !state.has_room(request));
         if state.ended || state.draining || !state.has_room(request) {
@@ -262,7 +269,7 @@ impl Behind {
             return noted;
         }
         let number = state.next;
-        // In the journal before anybody hears of it.
+        // Written to the journal before it becomes visible.
         let noted = files.promised(number, ino, request);
         if noted {
             self.take_on(&mut state, Promise { number, request: request.clone(), ino });
@@ -288,11 +295,11 @@ impl Behind {
         self.pending.store(state.order.len(), Ordering::Release);
     }
 
-    /// Waits for what an operation comes after.
+    /// Waits for the promises that an operation must follow.
     ///
     /// # Errors
-    /// `EIO` when this process keeps no more promises: the next one does, and the operation comes after that; and when it
-    /// is too late for the request that waits.
+    /// `EIO` when this process keeps no more promises (the next process keeps them, and executes
+    /// the operation after them), and when the request's deadline has passed.
     pub(crate) fn wait_before(&self, op: &MetaOp) -> Result<(), Errno> {
         if self.pending.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -328,7 +335,7 @@ impl Behind {
         }
     }
 
-    /// Waits for all promises that touch a file; or, of a directory, names in it.
+    /// Waits for all promises that touch a file; for a directory, names in it.
     ///
     /// # Errors
     /// As of [`Self::wait_before`].
@@ -349,7 +356,7 @@ impl Behind {
         self.wait(state, last, |_| true)
     }
 
-    /// Waits for all promises of names in some directories, and of files that were made in them.
+    /// Waits for all promises of names in some directories, and of files made in them.
     ///
     /// # Errors
     /// As of [`Self::wait_before`].
@@ -363,7 +370,7 @@ impl Behind {
         })
     }
 
-    /// Forgets what was known of directories since they were delegated.
+    /// Forgets cached state that was valid only while the directories were delegated.
     fn forget_dirs(&self, dirs: &[Ino]) {
         for dir in dirs {
             self.names.forget_dir(*dir);
@@ -378,7 +385,7 @@ impl Behind {
         })
     }
 
-    /// Whether metas have all that was promised.
+    /// Whether metas have executed all promises.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.load(Ordering::Acquire) == 0
     }
@@ -401,8 +408,8 @@ impl Behind {
         if state.order.is_pending(last, touches) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Waits while something is so, until it is late or this process keeps no more promises. Nothing lingers
-    /// meanwhile.
+    /// Waits while `is_so`, until the deadline or until this process keeps no more promises. No
+    /// promise lingers during the wait.
     fn wait_while(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -421,7 +428,8 @@ impl Behind {
         state.waiting -= 1;
     }
 
-    /// Waits until all promises are kept, and makes no more; how many are left when `patience` is over.
+    /// Stops making promises and waits until all are kept; returns how many are left when
+    /// `patience` is over.
     pub(crate) fn drain(&self, patience: Duration) -> usize {
         let until = RealClock::tick().plus(patience);
         let mut state = self.state.lock();
@@ -430,7 +438,7 @@ impl Behind {
         state.order.len()
     }
 
-    /// This process keeps no promise from now on, and notes none as kept.
+    /// Ends the keeping of promises by this process; none is marked as kept any more.
     fn end(&self) {
         self.state.lock().ended = true;
         self.delegations.iter().for_each(Delegations::end);
@@ -440,7 +448,7 @@ impl Behind {
         self.again.notify_all();
     }
 
-    /// The next promise to keep; nothing when this process keeps no more.
+    /// The next promise to keep; `None` when this process keeps no more.
     fn take(&self) -> Option<Arc<Promise>> {
         let mut state = self.state.lock();
         loop {
@@ -461,7 +469,7 @@ impl Behind {
             }
             state.ready.pop_front();
             (state.taken, _) = (now, state.fresh.remove(&number));
-            // The others sleep until somebody says so.
+            // The others sleep until they are notified.
             if !state.ready.is_empty() {
                 self.work.notify_one();
             }
@@ -471,7 +479,8 @@ impl Behind {
         }
     }
 
-    /// Sleeps until there is work. The one who sleeps for a time looks by itself then: nobody wakes it for what lingers.
+    /// Sleeps until there is work. A thread with a timeout polls afterwards: nothing wakes it for
+    /// lingering promises.
     fn sleep(&self, state: &mut MutexGuard<'_, State>, time: Option<Duration>) {
         let Some(time) = time else { return self.work.wait(state) };
         state.is_watched = true;
@@ -479,7 +488,8 @@ impl Behind {
         state.is_watched = false;
     }
 
-    /// The last promise of a file, for who waits for it, if it can be kept now and nobody is at it.
+    /// The last promise of a file, for a request that waits for it, if it can be kept now and no
+    /// thread works on it.
     fn take_of(&self, ino: Ino) -> Option<Arc<Promise>> {
         let mut state = self.state.lock();
         let number = state.order.last_of(&Key::Inode(ino)).filter(|_| !state.ended)?;
@@ -489,7 +499,7 @@ impl Behind {
         state.promises.get(&number).map(Arc::clone)
     }
 
-    /// A promise that was taken is to be kept by somebody else.
+    /// Returns a promise that was taken, for another thread.
     fn put_back(&self, promise: &Promise) {
         let mut state = self.state.lock();
         if !state.ended && state.promises.contains_key(&promise.number) {
@@ -498,7 +508,7 @@ impl Behind {
         }
     }
 
-    /// The next promise that could not be kept, and that the kernel must be told of.
+    /// The next failed promise that the kernel must be notified of.
     fn take_broken(&self) -> Option<Arc<Promise>> {
         let mut state = self.state.lock();
         loop {
@@ -512,7 +522,7 @@ impl Behind {
         }
     }
 
-    /// Waits a moment before a promise is tried again; false when this process keeps no more.
+    /// Pauses before a promise is retried; false when this process keeps no more.
     fn pause(&self, pause: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.ended {
@@ -521,8 +531,8 @@ impl Behind {
         !state.ended
     }
 
-    /// A promise is asked for by another request from now on, which outlives this process too; false when this
-    /// process keeps no more.
+    /// Replaces the request of a promise, also for the next process; false when this process keeps
+    /// no more.
     fn ask_as(&self, files: &Files, promise: &Promise, request: &MetaRequest) -> bool {
         let state = self.state.lock();
         if !state.ended {
@@ -531,12 +541,13 @@ impl Behind {
         !state.ended
     }
 
-    /// Whether the file of a promise could not be made: then whatever has its name is not its.
+    /// Whether the file of a promise could not be made: then its name leads to another file.
     fn is_unmade(&self, promise: &Promise) -> bool {
         self.state.lock().unmade.contains(&promise.ino)
     }
 
-    /// A promise was kept, or never will be. `settled` hears of the file if nothing more of it is promised.
+    /// Settles a promise that was kept, or never will be. Calls `settled` with the file's state if
+    /// no other promise for it is pending.
     fn settle(
         &self,
         files: &Files,
@@ -576,22 +587,22 @@ impl Behind {
         self.done.notify_all();
     }
 
-    /// Why a promise of this file, or of a name in this directory, was not kept; told once.
+    /// The error of a failed promise for this file, or for a name in this directory; reported once.
     pub(crate) fn failure(&self, ino: Ino) -> Result<(), Errno> {
         self.state.lock().failed.remove(&ino).map_or(Ok(()), Err)
     }
 
-    /// Whether an earlier process promised what this request asks for.
+    /// Whether an earlier process promised this request.
     pub(crate) fn was_promised(&self, sequence: u64) -> bool {
         self.left.contains_key(&sequence)
     }
 
-    /// The file that it made with that.
+    /// The file that it created with this request.
     pub(crate) fn made_before(&self, sequence: u64) -> Option<Attr> {
         self.left.get(&sequence).copied().flatten()
     }
 
-    /// A meta is about to be asked for an operation, or has answered.
+    /// Notes that an operation is about to be sent to a meta, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         if self.promises {
             self.delegations.iter().for_each(|all| all.passes(op, &self.names));
@@ -603,7 +614,8 @@ impl Behind {
 }
 
 impl State {
-    /// Whether promises wait for more of their files: nobody waits for them, and there is room for others.
+    /// Whether promises may wait for more changes of their files: no request waits for them, and
+    /// there is room for others.
     fn may_linger(&self) -> bool {
         self.waiting == 0
             && self.order.len() < PENDING_MAX / 2
@@ -614,8 +626,8 @@ impl State {
         self.order.len() < PENDING_MAX && self.bytes + bytes_of(request) <= PENDING_BYTES_MAX
     }
 
-    /// The create of a file with the first bytes that are written to it, if it is promised, nobody was at it, and
-    /// nothing came between: one change in place of two.
+    /// The create of a file with the first bytes written to it, if it is promised, no thread has
+    /// taken it, and nothing came between: one change in place of two.
     fn with_bytes(&self, ino: Ino, op: &MetaOp) -> Option<(u64, MetaRequest)> {
         let MetaOp::WriteInline(write) = op else { return None };
         let number = self.order.last_of(&Key::Inode(ino))?;
@@ -642,7 +654,7 @@ impl State {
         };
         for ino in dir.into_iter().chain([promise.ino]) {
             if self.failed.len() >= FAILED_MAX {
-                // Any of them: whoever it is has not asked for long, and the log has its line.
+                // Evicts any entry: its reader has not asked for long, and the log has its line.
                 let some = self.failed.keys().next().copied();
                 some.map(|ino| self.failed.remove(&ino));
             }
@@ -654,7 +666,7 @@ impl State {
     }
 }
 
-/// What a promise touches.
+/// The names and inodes that a promise touches.
 fn touches(promise: &Promise) -> Vec<Key> {
     let inode = Key::Inode(promise.ino);
     match &promise.request.op {
@@ -673,7 +685,7 @@ const fn bytes_of(request: &MetaRequest) -> usize {
     }
 }
 
-/// The attributes of a file that was promised; the place of its bytes is a meta's to choose.
+/// The attributes of a promised file; a meta chooses the place of its bytes.
 pub(crate) fn promised_attr(request: &MetaRequest) -> Option<Attr> {
     let MetaOp::Create(create) = &request.op else { return None };
     let promised = create.promised.as_ref()?;

@@ -1,4 +1,4 @@
-//! Names that a mount knows of where nobody else makes or removes any.
+//! Cached names in directories that no other client changes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,41 +13,43 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::recent;
 
-/// Names that are remembered: some 10 MiB.
+/// The number of cached names: some 10 MiB.
 const NAMES_MAX: usize = 1 << 16;
 /// Counters of changes, by a hash of the name.
 const SHARDS: usize = 256;
 
-/// Names in directories that this mount made, and such directories, at most: some 20 MiB.
+/// The largest number of names in directories that this mount made, and of such directories: some
+/// 20 MiB.
 const MADE_NAMES_MAX: usize = 1 << 20;
 const MADE_DIRS_MAX: usize = 1 << 14;
-/// How long what is known is believed: as long as a kernel does that hears of no changes.
+/// How long a cached name is believed: as long as a kernel believes one without a change report.
 const BELIEVED: Duration = Duration::from_hours(1);
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It leads to an inode that is no directory.
+    /// It leads to an inode that is not a directory.
     Is(Ino),
     /// There is none.
     IsNot,
 }
 
-/// Names, and what they lead to.
+/// Cached names and their inodes.
 #[derive(Debug)]
 pub(crate) struct Names {
     known: Cache<(u64, Name), (Known, Tick)>,
     made: Mutex<Made>,
-    /// How often this mount began or ended to change a name: an answer from before is not believed.
+    /// Counts the begins and ends of this mount's changes of a name: an answer from before a change
+    /// is not believed.
     changes: Box<[AtomicU64]>,
-    /// The same of all names.
+    /// The same for all names.
     all_changes: AtomicU64,
 }
 
-/// Directories that this mount made: nobody else makes names in them.
+/// Directories that this mount made: no other client makes names in them.
 #[derive(Debug, Default)]
 struct Made {
-    /// When, and hashes of all names that they ever had.
+    /// Time of creation, and hashes of all names that they ever had.
     dirs: HashMap<Ino, (Tick, HashSet<u64>)>,
     names: usize,
 }
@@ -65,7 +67,7 @@ impl Made {
         *self = Self::default();
     }
 
-    /// A name is about to be made.
+    /// Notes that a name is about to be made.
     fn add(&mut self, dir: Ino, name: &Name) {
         let Some((_, names)) = self.dirs.get_mut(&dir) else { return };
         self.names += usize::from(names.insert(hash(dir, name)));
@@ -101,7 +103,7 @@ impl Names {
         found.is_some_and(|(_, names)| !names.contains(&hash(dir, name)))
     }
 
-    /// This mount has just made a directory.
+    /// Notes that this mount has just made a directory.
     pub(crate) fn note_dir(&self, dir: Ino) {
         let mut made = self.made.lock();
         if made.dirs.len() >= MADE_DIRS_MAX {
@@ -110,7 +112,7 @@ impl Names {
         made.dirs.insert(dir, (RealClock::tick(), HashSet::new()));
     }
 
-    /// A directory is not this mount's alone any more.
+    /// Notes that a directory is no longer exclusive to this mount.
     pub(crate) fn forget_dir(&self, dir: Ino) {
         let mut made = self.made.lock();
         if let Some((_, names)) = made.dirs.remove(&dir) {
@@ -118,30 +120,31 @@ impl Names {
         }
     }
 
-    /// Changes so far: take it before a meta is asked for the name.
+    /// The number of changes so far; take it before a meta is asked for the name.
     pub(crate) fn changes(&self, dir: Ino, name: &Name) -> u64 {
         self.shard(dir, name).load(Ordering::Acquire)
     }
 
-    /// A meta that was asked after so many changes says this of a name.
+    /// Notes a name from a meta that was asked after `changes` changes.
     pub(crate) fn note(&self, dir: Ino, name: &Name, known: Known, changes: u64) {
         let shard = self.shard(dir, name);
         if shard.load(Ordering::Acquire) != changes {
             return;
         }
         self.known.insert((dir.0, name.clone()), (known, RealClock::tick()));
-        // Changed between the two looks.
+        // Changed between the two checks.
         if shard.load(Ordering::Acquire) != changes {
             let _ = self.known.remove(&(dir.0, name.clone()));
         }
     }
 
-    /// Changes of all names so far: take it before a meta is asked for a page of them.
+    /// The number of changes of all names so far; take it before a meta is asked for a page of
+    /// them.
     pub(crate) fn all_changes(&self) -> u64 {
         self.all_changes.load(Ordering::Acquire)
     }
 
-    /// A meta that was asked after so many changes says this of names in a directory.
+    /// Notes names of a directory from a meta that was asked after `changes` changes.
     pub(crate) fn note_page(
         &self,
         dir: Ino,
@@ -149,7 +152,8 @@ impl Names {
         changes: u64,
     ) {
         for (name, known) in page {
-            // Programs that ask the cluster make names too, as `millpond clone` does in directories that this mount made.
+            // Other programs make names through the cluster too, as `millpond clone` does in
+            // directories that this mount made.
             self.made.lock().add(dir, &name);
             let of_name = self.changes(dir, &name);
             if self.all_changes() != changes {
@@ -164,14 +168,14 @@ impl Names {
         self.all_changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// This mount has made the name, or taken it away.
+    /// Notes that this mount has made or removed the name.
     pub(crate) fn set(&self, dir: Ino, name: &Name, known: Known) {
         self.made.lock().add(dir, name);
         self.changed(dir, name);
         self.known.insert((dir.0, name.clone()), (known, RealClock::tick()));
     }
 
-    /// A name is about to be made, or was.
+    /// Notes that a name is about to be made, or was.
     fn comes(&self, dir: Ino, name: &Name) {
         self.made.lock().add(dir, name);
         self.forget(dir, name);
@@ -182,7 +186,7 @@ impl Names {
         let _ = self.known.remove(&(dir.0, name.clone()));
     }
 
-    /// A meta is about to be asked for an operation, or has answered.
+    /// Notes that an operation is about to be sent to a meta, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         match op {
             MetaOp::Create(create) => self.comes(create.parent, &create.name),
@@ -191,7 +195,7 @@ impl Names {
                 self.forget(*parent, name);
             }
             MetaOp::Rename(rename) => {
-                // Exchanged, both come.
+                // In an exchange both names are made.
                 self.comes(rename.parent, &rename.name);
                 self.comes(rename.new_parent, &rename.new_name);
             }

@@ -1,28 +1,28 @@
-//! In which order promises are kept: those that touch one name or one inode, as they were made; all
-//! others at once.
+//! The order in which promises are kept: promises that touch one name or one inode in order of
+//! creation; all others concurrently.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use millpond_types::meta::{Ino, Name};
 
-/// What a promise touches.
+/// A name or inode that a promise touches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Inode(Ino),
     Name(Ino, Name),
 }
 
-/// Promises that are not kept yet, by their numbers, which grow.
+/// Pending promises by their growing numbers.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// What each touches.
+    /// The keys that each promise touches.
     pending: BTreeMap<u64, Vec<Key>>,
-    /// Who touches it, in the order in which they were made.
+    /// The promises that touch each key, in order of creation.
     queues: HashMap<Key, VecDeque<u64>>,
 }
 
 impl Order {
-    /// A promise was made, after all others. True when it can be kept at once.
+    /// Adds a promise after all others. Returns true when it can be kept at once.
     pub(super) fn add(&mut self, number: u64, keys: Vec<Key>) -> bool {
         for key in &keys {
             self.queues.entry(key.clone()).or_default().push_back(number);
@@ -33,7 +33,8 @@ impl Order {
         free
     }
 
-    /// A promise was kept, or cannot be. Those that can be kept now because of that.
+    /// Removes a promise that was kept or cannot be. Returns those that can be kept now because of
+    /// that.
     pub(super) fn done(&mut self, number: u64) -> Vec<u64> {
         let Some(keys) = self.pending.remove(&number) else { return Vec::new() };
         let mut freed = Vec::new();
@@ -55,7 +56,7 @@ impl Order {
         keys.iter().all(|key| self.queues.get(key).and_then(VecDeque::front) == Some(&number))
     }
 
-    /// The last promise that touches this, if one does.
+    /// The last promise that touches this key, if any.
     pub(super) fn last_of(&self, key: &Key) -> Option<u64> {
         self.queues.get(key)?.back().copied()
     }
@@ -72,7 +73,7 @@ impl Order {
         self.pending.last_key_value().map(|(number, _)| *number)
     }
 
-    /// Whether a promise up to this one touches the key; all when there is no key.
+    /// Whether a promise up to this number touches a matching key.
     pub(super) fn is_pending(&self, up_to: u64, touches: impl Fn(&Key) -> bool) -> bool {
         self.pending.range(..=up_to).any(|(_, keys)| keys.iter().any(&touches))
     }
@@ -117,7 +118,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is picked of those that may go, each goes once, and after whoever was before it on a key.
+        /// In any order of execution, each promise is kept once, and after its predecessors on a
+        /// key.
         #[test]
         fn each_is_kept_once_and_in_order(
             touches in prop::collection::vec(prop::collection::vec(0_u64..5, 1..3), 1..40),

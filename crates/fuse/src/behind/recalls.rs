@@ -1,4 +1,4 @@
-//! The thread that gives delegated directories back when metas ask for them.
+//! The thread that returns delegated directories when metas recall them.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::delegations::Delegations;
 use crate::errno::Errno;
 use crate::fs::Fs;
 
-/// Before metas that do not answer are asked again.
+/// The first pause before unresponsive metas are asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks metas what they recall, and returns it, until the mount ends.
+/// Asks metas for recalls and returns those directories, until the mount ends.
 pub(super) fn run(fs: &Fs, delegations: &Delegations) {
     while delegations.wait() {
         while let Some(mut dirs) = fs.ask_for_recalls(delegations).filter(|dirs| !dirs.is_empty()) {
@@ -25,7 +25,8 @@ pub(super) fn run(fs: &Fs, delegations: &Delegations) {
     }
 }
 
-/// Returns directories once metas have all that was promised of them; false when this process does not any more.
+/// Returns directories once metas have executed all promises in them; false when this process no
+/// longer keeps promises.
 fn give_back(fs: &Fs, delegations: &Delegations, dirs: &[Ino]) -> bool {
     let behind = &fs.backend.behind;
     if behind.wait_dirs(dirs).is_err() {
@@ -44,7 +45,7 @@ fn give_back(fs: &Fs, delegations: &Delegations, dirs: &[Ino]) -> bool {
 fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
     let op = MetaOp::Return { dirs: dirs.to_vec() };
     loop {
-        // Asked for twice it does what it did once.
+        // The operation is idempotent.
         match fs.backend.meta(&mut fs.backend.own_ticket(), op.clone()) {
             Ok(_) => return true,
             Err(Errno::STALE) => return false,
@@ -57,7 +58,7 @@ fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
 }
 
 impl Fs {
-    /// Asks a meta what is recalled; nothing when none answers.
+    /// Asks a meta for recalled directories; `None` when no meta answers.
     pub(crate) fn ask_for_recalls(&self, delegations: &Delegations) -> Option<Vec<Ino>> {
         let asked = RealClock::tick();
         match self.backend.meta(&mut self.backend.own_ticket(), MetaOp::Recalled) {

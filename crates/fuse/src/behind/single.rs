@@ -1,7 +1,7 @@
-//! Files with one name, and those that have lost it.
+//! Files with one name, and files that have lost it.
 //!
-//! The kernel tells the time of change of a file that it has just unlinked: nobody cares any more, and a
-//! meta that was asked would have to be waited for.
+//! The kernel sets the times of a file that it has just unlinked. Nothing reads them any more, so
+//! asking a meta would only add a wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,15 +10,15 @@ use quick_cache::sync::Cache;
 
 use crate::recent;
 
-/// Files that are remembered: some 10 MiB each.
+/// The number of files in each cache: some 10 MiB each.
 const FILES_MAX: usize = 1 << 15;
 
-/// What is known of files with one name.
+/// Cached attributes of files with one name.
 #[derive(Debug)]
 pub(crate) struct Single {
     named: Cache<u64, Attr>,
     gone: Cache<u64, Attr>,
-    /// How often this mount began or ended to change which names lead to files.
+    /// Counts the begins and ends of this mount's changes to the names of files.
     changes: AtomicU64,
 }
 
@@ -33,12 +33,12 @@ impl Default for Single {
 }
 
 impl Single {
-    /// Changes so far: take it before a meta is asked.
+    /// The number of changes so far; take it before a meta is asked.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// A meta that was asked after so many changes told of a file, or it was promised.
+    /// Notes a file from a promise, or from a meta that was asked after `changes` changes.
     pub(crate) fn note(&self, attr: &Attr, changes: u64) {
         if attr.kind == FileKind::Regular && attr.nlink == 1 {
             self.named.insert(attr.ino.0, *attr);
@@ -48,19 +48,19 @@ impl Single {
         }
     }
 
-    /// A name of a file goes.
+    /// Notes that a name of a file is removed.
     pub(crate) fn unlinked(&self, ino: Ino) {
         if let Some((_, attr)) = self.named.remove(&ino.0) {
             self.gone.insert(ino.0, Attr { nlink: 0, ..attr });
         }
     }
 
-    /// The attributes of a file that has no name any more.
+    /// The attributes of a file that has lost its name.
     pub(crate) fn gone(&self, ino: Ino) -> Option<Attr> {
         self.gone.get(&ino.0)
     }
 
-    /// A meta is about to be asked for an operation, or has answered.
+    /// Notes that an operation is about to be sent to a meta, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         let changed = || self.changes.fetch_add(1, Ordering::AcqRel);
         match op {
@@ -68,13 +68,13 @@ impl Single {
                 changed();
                 let _ = self.named.remove(&ino.0);
             }
-            // Back from the trash, or made anew.
+            // Restored from the trash, or repaired.
             MetaOp::Trash(_) | MetaOp::Repair(_) => {
                 changed();
                 self.named.clear();
                 self.gone.clear();
             }
-            // What it replaced is not known.
+            // The replaced file is unknown.
             MetaOp::Rename(Rename { exchange: false, no_replace: false, .. }) => {
                 changed();
                 self.named.clear();
@@ -101,7 +101,7 @@ mod tests {
         single.passes(&link);
         single.unlinked(ino);
         assert!(single.gone(ino).is_none());
-        // A meta said so before the link.
+        // A meta reported it before the link.
         let before = single.changes();
         single.passes(&link);
         single.note(&told, before);

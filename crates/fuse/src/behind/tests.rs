@@ -1,4 +1,4 @@
-//! Promises: which are one change, who waits, and what becomes of those that fail.
+//! Promises: merging, waiting, and the handling of failures.
 
 use millpond_types::meta::{Caller, PromisedFile, Rename, Timestamp, WriteInline};
 
@@ -85,7 +85,8 @@ fn first_bytes_join_their_create_until_somebody_is_at_it() {
     assert!(!behind.is_pending(two));
 }
 
-/// Who puts a new file in the place of an old one has its bytes there first: with the host he would lose both.
+/// A new file that replaces an old one must have its bytes first: a crash of the host would lose
+/// both.
 #[test]
 fn a_rename_comes_after_the_bytes_of_the_file() {
     let (behind, files) = (Behind::new(true, None, Vec::new()), files());
@@ -111,7 +112,7 @@ fn a_rename_comes_after_the_bytes_of_the_file() {
     assert_eq!(behind.wait_before(&rename), Err(Errno::IO), "its bytes are no meta's");
 }
 
-/// What an earlier process left it may have asked a meta for.
+/// An earlier process may already have sent its promises to a meta.
 #[test]
 fn nothing_joins_what_an_earlier_process_left() {
     let ino = Ino(10);

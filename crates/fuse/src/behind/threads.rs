@@ -1,4 +1,4 @@
-//! The threads that have metas do what was promised.
+//! The threads that have metas execute promises.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::deadline::{self, patience};
 use crate::errno::Errno;
 use crate::fs::Fs;
 
-/// Promises that are kept at a time: metas write what comes together with one flush.
+/// Promises that are kept concurrently: metas write concurrent changes with one flush.
 pub(crate) const PROMISES_AT_ONCE: usize = 8;
-/// Before one is tried again: twice as long each time.
+/// The first pause before a retry; each further one is twice as long.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an unmount waits for a cluster that does not answer.
 const DRAIN: Duration = Duration::from_mins(1);
 
-/// The threads; they end when dropped. What is not kept then is the next process's.
+/// The threads; they end when dropped. The next process keeps the promises left then.
 pub(crate) struct Threads {
     fs: Arc<Fs>,
     /// Not joined: one may wait for the cluster for a minute.
@@ -28,7 +28,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts them; none on a mount that makes no promises.
+    /// Starts the threads; none on a mount that makes no promises.
     ///
     /// # Errors
     /// When the system has no thread left.
@@ -54,7 +54,7 @@ impl Threads {
         Ok(Self { fs: Arc::clone(fs), _threads: threads })
     }
 
-    /// Keeps all promises; for an unmount, after which nobody else does.
+    /// Keeps all promises, for an unmount, after which no process keeps them.
     pub(crate) fn drain(&self) {
         let left = self.fs.backend.behind.drain(DRAIN);
         if left > 0 {
@@ -81,10 +81,11 @@ fn run(fs: &Fs) {
 }
 
 impl Fs {
-    /// Has a meta do what was promised of a file, by this thread if none is at it.
+    /// Has a meta execute the promises of a file, on this thread if no other works on them.
     ///
     /// # Errors
-    /// As of [`Behind::wait_before`](super::Behind::wait_before); and why it could not be done.
+    /// As of [`Behind::wait_before`](super::Behind::wait_before), and the error of a failed
+    /// promise.
     pub(crate) fn keep_promises(&self, ino: Ino) -> Result<(), Errno> {
         let behind = &self.backend.behind;
         if behind.is_idle() {
@@ -100,7 +101,8 @@ impl Fs {
     }
 }
 
-/// Has a meta do what was promised; false when this process keeps no more, or it is too late for a request.
+/// Has a meta execute a promise; false when this process keeps no more, or the request's deadline
+/// has passed.
 fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
     let (backend, behind) = (&fs.backend, &fs.backend.behind);
     let changes = backend.settled.changes(promise.ino);
@@ -114,7 +116,7 @@ fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
             errno.name(),
             if others { " Did somebody else change the files of this mount?" } else { "" }
         );
-        // Nobody believes it from now on.
+        // Drops the cached state that the promise had set.
         behind.passes(&promise.request.op);
         backend.settled.changed(promise.ino);
     }
@@ -126,16 +128,16 @@ fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
     true
 }
 
-/// Has the kernel forget what could not be done. That waits for whoever is in the directory, who may wait for
-/// promises: so a thread of its own does it.
+/// Makes the kernel forget failed promises. That waits for threads in the directory, which may wait
+/// for promises, so it has a thread of its own.
 fn unsay(fs: &Fs) {
     while let Some(promise) = fs.backend.behind.take_broken() {
         fs.forget_promised(&promise);
     }
 }
 
-/// Has a meta do what was promised, however long that takes. Nothing when this process keeps no more, or this thread has to
-/// answer a request.
+/// Has a meta execute a promise, however long that takes. Returns `None` when this process keeps no
+/// more, or this thread has to answer a request.
 fn keep(fs: &Fs, promise: &Promise) -> Option<Outcome> {
     let backend = &fs.backend;
     let mut request = promise.request.clone();
@@ -178,28 +180,28 @@ enum After {
     Again,
 }
 
-/// What a refusal means for a promise.
+/// Decides how a meta's rejection affects a promise.
 fn after(fs: &Fs, (promise, request): (&Promise, &mut MetaRequest), error: MetaError) -> After {
     match (&request.op, error) {
         (_, MetaError::Again) => After::Again,
-        // The name is gone, which is what was wanted: an attempt in a session that has ended did it.
+        // The name is gone, as intended: an attempt in an ended session did it.
         (MetaOp::Unlink { .. }, MetaError::NotFound) => After::Kept,
         (_, MetaError::Stale) => {
             let (session, hour) = (fs.backend.session(), this_hour());
             if session != request.session || hour != request.hour {
-                // Nobody knows the answers of an old session, or of requests that are hours old. What was
-                // done is found to be done: a file has the number that it was promised.
+                // Metas no longer have the answers of an old session, or of requests that are hours
+                // old. A repetition recognizes executed changes: a file has its promised number.
                 let sequence = fs.backend.own_sequence();
                 *request = MetaRequest { session, sequence, hour, ..request.clone() };
-                // The next process asks for the same: what is on its way is done once.
+                // The next process uses the same request, so that one in flight is executed once.
                 let _ = fs.backend.behind.ask_as(fs.files(), promise, request);
                 return After::Again;
             }
             if !fs.backend.session_lives() {
-                // The thread that renews it begins another one.
+                // The thread that renews it opens another one.
                 return After::Again;
             }
-            // The file is gone, and so its length and its time do not matter.
+            // The file is gone, so its length and times do not matter.
             let of_content = matches!(
                 request.op,
                 MetaOp::Extend(_) | MetaOp::WriteInline(_) | MetaOp::SetAttr { .. }
@@ -210,7 +212,7 @@ fn after(fs: &Fs, (promise, request): (&Promise, &mut MetaRequest), error: MetaE
     }
 }
 
-/// What a meta says of the file.
+/// The file's state in a meta's reply.
 const fn told(reply: &MetaReply, version: u64) -> Option<Told> {
     let attr = match reply {
         MetaReply::Entry(entry) => entry.attr,

@@ -1,4 +1,4 @@
-//! How files come into the cache: whole, in the background, below the mount's bandwidth.
+//! Fills the cache with whole files, in the background, within the mount's bandwidth.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -18,23 +18,23 @@ use crate::budget::Way;
 use crate::errno::Errno;
 use crate::fs::Fs;
 
-/// Threads that fetch, each a file at a time.
+/// Number of threads that fetch, each one file at a time.
 pub(crate) const FILLERS: usize = 2;
-/// The largest piece that is fetched by one call, so that several chains work at it; with a limit of bandwidth it is
-/// what a tenth of a second brings, so that requests of applications do not wait for long.
+/// The largest piece in bytes of one call, so that several chains work on it. With a bandwidth
+/// limit it is the bytes of a tenth of a second, so that requests of applications do not wait long.
 const PIECE_MAX: u64 = 4 << 20;
 const PIECE_MIN: u64 = 64 << 10;
-/// Files that wait for a thread. Of more the next open tells again.
+/// The largest number of waiting files. Further ones are ordered again by their next open.
 const WAITING_MAX: usize = 1024;
-/// A disk that is full, or that fails, is let alone for so long.
+/// The pause after an error of the disk, or when it is full.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// What a thread is to do with a file.
+/// A task for a file.
 #[derive(Debug)]
 enum Job {
-    /// Fetch it.
+    /// Fetches it.
     Fill(Key, Box<Attr>),
-    /// Compare it with its checksums.
+    /// Compares it with its checksums.
     Check(Key),
 }
 
@@ -46,46 +46,47 @@ impl Job {
     }
 }
 
-/// What waits, and what is under way.
+/// Waiting and running tasks.
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// How many bytes are there of each file that waits or is fetched; whether somebody waits for it.
+    /// Bytes fetched so far of each waiting or running file, and whether a request waits for it.
     coming: HashMap<Key, (Arc<AtomicU64>, bool)>,
-    /// Why files are not there that somebody waits for.
+    /// Errors of files that a request waits for.
     failed: HashMap<Key, String>,
-    /// No file is fetched before this.
+    /// No file is fetched before this time.
     paused_until: Option<Tick>,
     ended: bool,
 }
 
-/// The work of the threads of a cache.
+/// The tasks of a cache's threads.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     queue: Mutex<Queue>,
     ordered: Condvar,
 }
 
-/// What has become of a file that is asked for.
+/// The state of a requested file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It is there.
+    /// It is cached.
     Cached,
-    /// So many bytes are.
+    /// It is being fetched; this many bytes are cached.
     Coming(u64),
-    /// Ask again.
+    /// Ask again later.
     Busy,
-    /// It will not be there, and why.
+    /// It will not be cached, for this reason.
     Failed(String),
 }
 
 impl Jobs {
-    /// Has a file fetched; false when too many wait. `waits`: somebody will ask what became of it.
+    /// Orders the fetch of a file; false when too many wait. `waits`: a caller will ask for the
+    /// result.
     pub(super) fn order_fill(&self, key: Key, attr: Attr, waits: bool) -> bool {
         self.order(Job::Fill(key, Box::new(attr)), waits)
     }
 
-    /// Has a file compared with its checksums.
+    /// Orders the comparison of a file with its checksums.
     pub(super) fn order_check(&self, key: Key) {
         self.order(Job::Check(key), false);
     }
@@ -107,7 +108,7 @@ impl Jobs {
         true
     }
 
-    /// Bytes that are there of a file that is coming.
+    /// Bytes fetched so far of a file that is being fetched.
     fn coming(&self, key: Key) -> Option<u64> {
         self.queue.lock().coming.get(&key).map(|(bytes, _)| bytes.load(Ordering::Relaxed))
     }
@@ -152,7 +153,7 @@ impl Jobs {
     }
 }
 
-/// Why a file is not there.
+/// Why a file was not cached.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("the cluster does not give its bytes (errno {0})")]
@@ -174,7 +175,7 @@ impl From<Errno> for Failure {
 }
 
 impl Cache {
-    /// Has a file fetched if it is not there, for somebody who asks again what became of it.
+    /// Orders the fetch of a file that is not cached, for a caller that asks again for the result.
     pub(crate) fn ask(&self, attr: &Attr) -> Asked {
         let Some(key) = self.key(attr) else {
             // Its bytes come with its inode, or it has none.
@@ -246,7 +247,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Fetches a file into the folder; what it is like there.
+    /// Fetches a file into the folder; returns its stamp there.
     fn fetch(
         &self,
         fs: &Fs,
@@ -254,7 +255,7 @@ impl Cache {
         there: &AtomicU64,
     ) -> Result<super::Stamp, Failure> {
         let mut unfinished = self.folder.begin(key)?;
-        // Of a clone, with those that lie behind.
+        // For a clone, together with the base chunks.
         let chunks = fs.backend.chunks(attr)?.ok_or(Failure::Changed)?;
         let (bytes, piece) = (chunks.bytes(), piece_bytes(fs));
         let mut room = vec![0; usize::try_from(piece.min(key.len)).unwrap_or(0)];
@@ -271,8 +272,8 @@ impl Cache {
             at += len;
             there.store(at, Ordering::Relaxed);
         }
-        // Chunks of a file that was removed or cut are read as zeros: what was fetched counts only if the file is still
-        // what it was, since a meta hears of that before chunks go.
+        // Chunks of a removed or cut file read as zeros. A meta learns of the change before chunks
+        // are removed, so the fetched bytes are valid only if the file's attributes still match.
         let now =
             fs.backend.attr(&mut fs.backend.own_ticket(), MetaOp::GetAttr { ino: attr.ino })?;
         if self.key(&now.attr) != Some(key) {
@@ -286,7 +287,7 @@ impl Cache {
     }
 }
 
-/// Bytes that are fetched at once.
+/// Bytes of one fetch.
 fn piece_bytes(fs: &Fs) -> u64 {
     let budgets = fs.bandwidth.budgets;
     let limits = [budgets.bandwidth, budgets.read_bandwidth];
@@ -294,7 +295,8 @@ fn piece_bytes(fs: &Fs) -> u64 {
     least.map_or(PIECE_MAX, |limit| (limit / 10).clamp(PIECE_MIN, PIECE_MAX))
 }
 
-/// Starts the threads of a mount that has a cache, and finds out what the kernel does with its files.
+/// Starts the threads of a mount that has a cache, and checks whether the kernel can read its files
+/// by itself.
 ///
 /// # Errors
 /// When the system has no thread left.

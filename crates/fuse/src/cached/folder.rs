@@ -1,7 +1,8 @@
-//! The folder of a cache: each file under its key, and its checksums beside it.
+//! The folder of a cache: each file under its key, with its checksums beside it.
 //!
-//! A file is written under another name, synced and renamed, its checksums before it, so that a file that has
-//! its name is whole. What else a crash leaves is removed when the folder is taken. Files of others are left alone.
+//! A file is written under another name, synced and renamed, after its checksums, so that a file
+//! under its final name is complete. Other leftovers of a crash are removed when the folder is
+//! taken. Foreign files are left alone.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,21 +19,21 @@ use crate::options::OptionError;
 
 const FILE: &str = ".file";
 const SUMS: &str = ".sums";
-/// Locked by the mount whose cache it is.
+/// The lock file of the mount that owns the cache.
 const LOCK: &str = "millpond-cache.lock";
 
-/// A folder that no other mount has.
+/// A folder in exclusive use of one mount.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     lock: Mutex<Option<FileLock>>,
 }
 
-/// A file of a folder that is there, and when it was used last, in seconds.
+/// A complete file of a folder, with its last use in seconds.
 pub(super) type Found = (u64, Key);
 
 impl Folder {
-    /// Takes a folder. `target` is where the mount will be.
+    /// Takes a folder. `target` is the mount point.
     pub(super) fn take(path: &Path, target: &Path) -> Result<Self, OptionError> {
         let wrong = |fix: String| OptionError { option: format!("cache={}", path.display()), fix };
         let whole = files::folder(path).map_err(|error| match error.kind() {
@@ -52,7 +53,7 @@ impl Folder {
         }
         let of = files::owner(&whole).map_err(|error| wrong(error.to_string()))?;
         if of != effective_uid() || files::is_writable_by_others(&whole).unwrap_or(true) {
-            // They could lay bytes there for others to read.
+            // They could put bytes there for others to read.
             let fix = "is a folder that other users may write to: name one of your own, or chown it and chmod go-w";
             return Err(wrong(fix.to_owned()));
         }
@@ -65,12 +66,12 @@ impl Folder {
         Ok(Self { path: whole, lock: Mutex::new(Some(lock)) })
     }
 
-    /// Another mount, or the next process of this one, may take it.
+    /// Releases the folder for another mount, or for the next process of this one.
     pub(super) fn leave(&self) {
         drop(self.lock.lock().take());
     }
 
-    /// A file in it that has no bytes of anybody.
+    /// A file in it without user data.
     pub(super) fn some_file(&self) -> io::Result<PlacedFile> {
         PlacedFile::open(&self.path.join(LOCK))
     }
@@ -79,7 +80,7 @@ impl Folder {
         self.path.join(format!("{key}{suffix}"))
     }
 
-    /// The files that are whole, those that were not used for longest first; removes what is not whole.
+    /// The complete files, the least recently used first; removes incomplete ones.
     pub(super) fn scan(&self) -> io::Result<Vec<Found>> {
         let (mut whole, mut sums) = (Vec::new(), HashSet::new());
         let mut used = std::collections::HashMap::new();
@@ -110,7 +111,7 @@ impl Folder {
     }
 
     pub(super) fn remove(&self, key: Key) -> io::Result<()> {
-        // The file first: without its checksums it is not whole.
+        // The file first: without its checksums it would be incomplete.
         files::remove(&self.named(key, FILE))?;
         files::remove(&self.named(key, SUMS))
     }
@@ -119,14 +120,14 @@ impl Folder {
         PlacedFile::open(&self.named(key, FILE))
     }
 
-    /// A file is used: the next process evicts others before it.
+    /// Marks a file as used: the next process evicts others before it.
     pub(super) fn touch(&self, key: Key) {
-        // What it is for is only an order.
+        // An error only affects the order of eviction.
         let _ = files::touch(&self.named(key, SUMS));
     }
 
-    /// Compares a file with its checksums; false when it is not what was written. Stops when `goes_on` says so, with
-    /// the error `Interrupted`.
+    /// Compares a file with its checksums; false when they differ. Stops with the error
+    /// `Interrupted` when `goes_on` returns false.
     pub(super) fn check(
         &self,
         key: Key,
@@ -158,8 +159,8 @@ impl Folder {
 
     /// Begins a file.
     pub(super) fn begin(&self, key: Key) -> io::Result<Unfinished<'_>> {
-        // What an earlier attempt of this process left may still be written by a thread that does not know yet that it
-        // is over, so each has a name of its own.
+        // A leftover of an earlier attempt of this process may still be written by a thread that
+        // has not noticed its end, so each attempt has a name of its own.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{key}.{}-{number}{UNFINISHED_SUFFIX}", std::process::id());
@@ -169,13 +170,13 @@ impl Folder {
     }
 }
 
-/// Whether a name is that of a file of ours that was not finished.
+/// Whether a name is that of an unfinished file of ours.
 fn is_unfinished(name: &str) -> bool {
     let stem = name.strip_suffix(UNFINISHED_SUFFIX);
     stem.and_then(|stem| stem.split('.').next()).is_some_and(|key| Key::parse(key).is_some())
 }
 
-/// A file that is being written; it goes when it is dropped before it is published.
+/// A file being written; it is removed if dropped before it is published.
 pub(super) struct Unfinished<'f> {
     folder: &'f Folder,
     key: Key,
@@ -194,7 +195,7 @@ impl Unfinished<'_> {
         Ok(())
     }
 
-    /// Gives the file its name. It is durable, with its checksums, and whole.
+    /// Gives the file its final name, durably, with its checksums.
     pub(super) fn publish(self) -> io::Result<FileStamp> {
         assert_eq!(self.len, self.key.len, "a file is published whole");
         let (folder, key) = (self.folder, self.key);
@@ -277,7 +278,7 @@ mod tests {
         files::remove(&folder.named(bare, SUMS)).unwrap();
         files::remove(&folder.named(lost, FILE)).unwrap();
         files::truncate(&folder.named(short, FILE), 99).unwrap();
-        // As after a kill: nobody removes it.
+        // Left behind, as after a kill.
         std::mem::forget(folder.begin(half).unwrap());
         let theirs = folder.path.join("notes.part");
         files::publish(&theirs.with_extension("txt"), &[b"a"]).unwrap();

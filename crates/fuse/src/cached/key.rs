@@ -1,39 +1,41 @@
-//! What a cached file is named: one name for one content.
+//! The name of a cached file: one name for one content.
 
 use std::fmt;
 
 use millpond_types::meta::{Attr, FileKind, Timestamp};
 use millpond_types::wire::{Reader, WireError, Writer};
 
-/// One content of one file. A data id is of one file, whatever chunks clones share, and never given out twice in a volume, and
-/// everything that changes the bytes changes the version; the time of change is in it for volumes that were restored
-/// from an older state.
+/// One content of one file.
+///
+/// A data id belongs to one file, regardless of chunks shared by clones, and is never reused in a
+/// volume. Every change of the bytes changes the version. The modification time is included for
+/// volumes that were restored from an older state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
-    /// When the root of the volume was made, in nanoseconds: volumes have no id.
+    /// The creation time of the volume's root in nanoseconds: volumes have no id.
     pub(super) volume: u64,
     pub(super) data: u64,
     pub(super) version: u64,
     pub(super) changed: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub(crate) len: u64,
 }
 
-/// Nanoseconds since 1970; which of them does not matter where there are too many.
+/// Nanoseconds since 1970; a time out of range wraps, which does not matter.
 fn nanos(at: Timestamp) -> u64 {
     at.secs.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(at.nanos))
 }
 
 impl Key {
-    /// Bytes of the form in a journal.
+    /// Numbers in the form for a journal.
     const FIELDS: usize = 5;
 
-    /// The volume whose root has these attributes.
+    /// The volume with this root.
     pub(crate) fn volume(root: &Attr) -> u64 {
         nanos(root.btime)
     }
 
-    /// The content of a file; none of what is not cached: small files come with their inode.
+    /// The key of a file's content; `None` if it is not cached: small files come with their inode.
     pub(crate) fn of(volume: u64, attr: &Attr) -> Option<Self> {
         let is_cached = attr.kind == FileKind::Regular && !attr.is_stored() && attr.size > 0;
         is_cached.then(|| Self {
@@ -53,7 +55,7 @@ impl Key {
         Self { volume, data, version, changed, len }
     }
 
-    /// The reverse of the name; nothing when it is no such name.
+    /// Parses a name; `None` when it is not a valid one.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut fields = [0; Self::FIELDS];
         let mut parts = name.split('-');

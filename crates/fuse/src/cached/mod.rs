@@ -1,15 +1,19 @@
-//! Whole files on a local disk, which the kernel reads without asking the mount (docs/rfcs/0018-passthrough.md).
+//! Whole files on a local disk, which the kernel reads without asking the mount
+//! (docs/rfcs/0018-passthrough.md).
 //!
-//! `options` (what `-o` says), `key` (one name for one content), `sums` (checksums beside a file), `folder` (what
-//! lies on the disk), `table` (which files there are, and which go first), `fill` (how they come there), `numbers`.
-//! What an open comes to is in `fs::cached`.
+//! `options` (the `-o` options), `key` (one name for one content), `sums` (checksums beside a
+//! file), `folder` (the files on disk), `table` (the index of files and the eviction order), `fill`
+//! (fetching), `numbers`. The result of an open is in `fs::cached`.
 //!
 //! Invariants:
-//! - A file that has its name is whole, and its name says of which content it is: nothing old is taken for new.
-//! - Bytes are compared with their checksums before this process uses them, and again when the file was changed since.
-//! - All opens of an inode at a time agree about whether the kernel reads it by itself, also when another process
-//!   answers some of them: `files` has that in its journal. The kernel fails an open that does not agree with EIO.
-//! - What is wrong with the cache costs speed, and never an error: the cluster has the bytes.
+//! - A file under its final name is complete, and the name identifies its content: old content is
+//!   never taken for new.
+//! - Bytes are compared with their checksums before this process uses them, and again if the file
+//!   was changed since.
+//! - All concurrent opens of an inode agree about whether the kernel reads it by itself, even when
+//!   another process answers some of them: `files` records it in its journal. The kernel fails a
+//!   disagreeing open with EIO.
+//! - A fault of the cache costs speed, and never causes an error: the cluster has the bytes.
 
 mod fill;
 mod folder;
@@ -44,37 +48,38 @@ pub(crate) use self::key::Key;
 pub(crate) use self::numbers::{CacheNumbers, CachePicture};
 pub use self::options::CacheOptions;
 
-/// Files up to this are compared with their checksums while the first open waits: some 20 ms. Larger ones are
-/// compared in the background, and read from the cluster meanwhile.
+/// Files up to this size in bytes are compared with their checksums while the first open waits:
+/// some 20 ms. Larger ones are compared in the background, and read from the cluster in the
+/// meantime.
 const CHECK_AT_ONCE: u64 = 64 << 20;
-/// Contents that were opened once and are remembered.
+/// The number of remembered contents that were opened once.
 const SEEN_MAX: usize = 1 << 16;
 
-/// A file that is open, and for which the cache is used.
+/// An open file that uses the cache.
 #[derive(Debug)]
 struct Opened {
     key: Key,
-    /// What this process reads it from; none where the kernel does.
+    /// The file that this process reads; none where the kernel reads it.
     file: Option<Arc<PlacedFile>>,
 }
 
-/// The cache of a mount that has one.
+/// The cache of a mount.
 #[derive(Debug)]
 pub(crate) struct Cache {
     folder: Folder,
-    /// The volume that is mounted; known once a meta was asked.
+    /// The mounted volume; known once a meta has answered.
     volume: OnceLock<u64>,
     table: Mutex<Table>,
     opened: Mutex<HashMap<Ino, Opened>>,
     seen: Mutex<unsync::Cache<Key, ()>>,
     jobs: Jobs,
-    /// The kernel reads files by itself.
+    /// Whether the kernel reads files by itself.
     passes: AtomicBool,
     ended: AtomicBool,
     numbers: CacheNumbers,
 }
 
-/// What is there for an open.
+/// A cached file for an open.
 #[derive(Debug)]
 pub(crate) struct Hit {
     pub(crate) key: Key,
@@ -82,10 +87,10 @@ pub(crate) struct Hit {
 }
 
 impl Cache {
-    /// Takes the folder of a mount at `target`; none where the options name none.
+    /// Takes the folder of a mount at `target`; `None` where the options name no folder.
     ///
     /// # Errors
-    /// [`OptionError`] that names what is wrong with it.
+    /// [`OptionError`] that names the problem.
     pub(crate) fn open(
         options: &CacheOptions,
         target: &Path,
@@ -116,12 +121,12 @@ impl Cache {
         Ok(Some(Arc::new(this)))
     }
 
-    /// The volume is the one whose root this is.
+    /// Sets the volume from its root.
     pub(crate) fn enter(&self, root: &Attr) {
         let _ = self.volume.set(Key::volume(root));
     }
 
-    /// Finds out whether the kernel may read files of the folder by itself.
+    /// Checks whether the kernel can read files of the folder by itself.
     fn try_passthrough(&self, device: &Device, granted: InitFlags) {
         if !granted.contains(InitFlags::PASSTHROUGH) {
             tracing::info!(
@@ -161,12 +166,13 @@ impl Cache {
         &self.numbers
     }
 
-    /// What the content of a file is named; none of what is not cached.
+    /// The key of a file's content; `None` if it is not cached.
     pub(crate) fn key(&self, attr: &Attr) -> Option<Key> {
         Key::of(*self.volume.get()?, attr)
     }
 
-    /// The file for an open of this content, checked. Where there is none, the second open has it fetched.
+    /// The file for an open of this content, checked. Without one, the second open orders its
+    /// fetch.
     pub(crate) fn find(&self, key: Key, attr: &Attr) -> Option<Hit> {
         let hit = self.find_checked(key);
         if hit.is_some() {
@@ -206,7 +212,7 @@ impl Cache {
         self.check(key, &file).then_some(Hit { key, file })
     }
 
-    /// Compares a file with its checksums; throws it away when it is not what was written.
+    /// Compares a file with its checksums; removes it when they differ.
     fn check(&self, key: Key, file: &PlacedFile) -> bool {
         let checked = stamp(file).and_then(|before| {
             let fits = self.folder.check(key, file, || !self.is_ended())?;
@@ -224,10 +230,10 @@ impl Cache {
         false
     }
 
-    /// A file cannot be used: it goes, and the next open has it fetched anew.
+    /// Removes an unusable file; the next open orders its fetch again.
     fn drop_damaged(&self, key: Key, why: &str) {
         if !self.table.lock().remove(key) {
-            // It made room for another one meanwhile.
+            // It was evicted in the meantime.
             return;
         }
         tracing::warn!("file {key} of the cache is damaged and thrown away: {why}");
@@ -242,7 +248,7 @@ impl Cache {
         }
     }
 
-    /// Somebody opened a file that is not there.
+    /// Notes the open of a file that is not cached.
     fn note_missed(&self, key: Key, attr: &Attr) {
         let limit = {
             let table = self.table.lock();
@@ -263,23 +269,23 @@ impl Cache {
         }
     }
 
-    /// An inode is open, and the kernel reads this file for it.
+    /// Notes an open inode that the kernel reads from this file.
     pub(crate) fn note_passed(&self, ino: Ino, key: Key) {
         self.opened.lock().insert(ino, Opened { key, file: None });
     }
 
-    /// An inode was opened by its first, and this process reads it from this file until the last closes it.
+    /// Serves an inode from this file until its last close.
     pub(crate) fn serve(&self, ino: Ino, Hit { key, file }: Hit) {
         let file = Some(Arc::new(file));
         self.opened.lock().entry(ino).or_insert(Opened { key, file });
     }
 
-    /// Nobody has an inode open any more.
+    /// Notes that an inode is no longer open.
     pub(crate) fn closed(&self, ino: Ino) {
         self.opened.lock().remove(&ino);
     }
 
-    /// Bytes of an open file, as many of `buf` as it has; nothing when it is not served from here.
+    /// Reads bytes of an open file, at most up to its end; `None` when it is not served from here.
     pub(crate) fn read(&self, ino: Ino, offset: u64, buf: &mut Vec<u8>, len: u32) -> Option<usize> {
         let (key, file) = {
             let opened = self.opened.lock();
@@ -308,7 +314,7 @@ impl Cache {
         self.opened.lock().values().map(|opened| opened.key).collect()
     }
 
-    /// Makes room for so many bytes more and keeps it; false when there is none.
+    /// Evicts files until `len` bytes fit, and reserves the room; false when that is impossible.
     fn evict_for(&self, len: u64) -> bool {
         let open = self.open_keys();
         let Some(out) = self.table.lock().make_room(len, |key| open.contains(key)) else {
@@ -316,7 +322,8 @@ impl Cache {
         };
         for key in out {
             self.numbers.evicted.inc();
-            // More files than fit, read in turns, would all be fetched in vain: it has to be opened twice again.
+            // More files than fit, read in turns, would all be fetched for nothing: an evicted file
+            // needs two opens again.
             self.seen.lock().remove(&key);
             self.remove(key);
         }
@@ -327,7 +334,8 @@ impl Cache {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The threads end, each when it has what it fetches; another mount or process may take the folder.
+    /// Ends the threads, each after its current piece; another mount or process may take the
+    /// folder.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.jobs.end();

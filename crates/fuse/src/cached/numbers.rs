@@ -1,28 +1,29 @@
-//! What the cache of a mount counts.
+//! The metrics of a mount's cache.
 
 use millpond_types::metrics::Counter;
 
 use super::Cache;
 
-/// What is counted.
+/// The counters.
 #[derive(Debug, Default)]
 pub(crate) struct CacheNumbers {
-    /// Opens for which the file was there, those for which it was not, and those that the kernel reads by itself.
+    /// Opens of cached files, opens of files that were not cached, and opens that the kernel serves
+    /// by itself.
     pub(crate) hits: Counter,
     pub(crate) misses: Counter,
     pub(crate) passed: Counter,
     /// Bytes that this process read from files of the cache.
     pub(crate) read_bytes: Counter,
-    /// Files that were fetched, their bytes, and attempts that came to nothing.
+    /// Fetched files, their bytes, and failed attempts.
     pub(crate) filled: Counter,
     pub(crate) filled_bytes: Counter,
     pub(crate) failed: Counter,
-    /// Files that made room for others, and files that were not what was written.
+    /// Evicted files, and files that failed their checksums.
     pub(crate) evicted: Counter,
     pub(crate) damaged: Counter,
 }
 
-/// All of it at one moment.
+/// A snapshot of the metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CachePicture {
     pub(crate) files: u64,
@@ -42,7 +43,7 @@ pub(crate) struct CachePicture {
 }
 
 impl Cache {
-    /// What was counted so far.
+    /// Takes a snapshot.
     pub(crate) fn picture(&self) -> CachePicture {
         let (size, limit) = {
             let table = self.table.lock();

@@ -1,4 +1,4 @@
-//! What `-o` says of the cache.
+//! The `-o` options of the cache.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use millpond_types::ByteSize;
 
 use crate::options::{Mode, OptionError};
 
-/// With less a mount would only fill and evict.
+/// With less, a mount would only fill and evict.
 const SIZE_MIN: u64 = 1 << 20;
-/// More is a slip of the pen.
+/// A larger value is a typing error.
 const SIZE_MAX: u64 = 1 << 50;
 
-/// Where a mount keeps whole files on a local disk, as its options say.
+/// A mount's local cache of whole files, from its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
     /// The folder; none in a mount without a cache.
     pub folder: Option<PathBuf>,
-    /// Bytes of files that it has at most; 0 where nothing was said.
+    /// The largest total size of its files in bytes; 0 if not set.
     pub size: u64,
-    /// The kernel reads files of the cache by itself, where it can.
+    /// Whether the kernel reads files of the cache by itself, where it can.
     pub passthrough: bool,
 }
 
@@ -33,7 +33,7 @@ fn wrong(option: String, fix: &str) -> OptionError {
 }
 
 impl CacheOptions {
-    /// Takes an option if it is one of these.
+    /// Applies an option if it is one of these.
     pub(crate) fn apply(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl CacheOptions {
         Some(Ok(()))
     }
 
-    /// Whether these options and the mount's mode go together.
+    /// Checks that these options fit the mount's mode.
     pub(crate) fn check(&self, mode: Mode) -> Result<(), OptionError> {
         let Some(folder) = &self.folder else {
             if self.size > 0 {

@@ -1,11 +1,12 @@
 //! The checksums of a cached file, in a file beside it.
 //!
-//! magic u64, bytes of a piece u32, bytes of the file u64, a CRC-32C u32 of each piece, then one of all before it.
+//! magic u64, bytes of a piece u32, bytes of the file u64, a CRC-32C u32 of each piece, then one of
+//! all before it.
 
 use millpond_types::Crc32c;
 use millpond_types::wire::{Reader, WireError, Writer};
 
-/// Bytes that have a checksum of their own: what is read at once to compare it.
+/// The unit of checksums in bytes, and of reads that compare them.
 pub(super) const PIECE: u64 = 1 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"mpcache1");
 const HEAD: usize = 20;
@@ -15,12 +16,12 @@ const SUM: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pieces: Vec<Crc32c>,
-    /// Bytes of the last one.
+    /// Bytes of the last piece.
     last: u64,
 }
 
 impl Sums {
-    /// Takes the next bytes of the file.
+    /// Adds the next bytes of the file.
     pub(super) fn append(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.pieces.is_empty() || self.last == PIECE {
@@ -37,7 +38,7 @@ impl Sums {
         }
     }
 
-    /// Whether the piece of this number is so.
+    /// Whether the piece of this number has these bytes.
     pub(super) fn fits(&self, piece: usize, bytes: &[u8]) -> bool {
         self.pieces.get(piece).is_some_and(|sum| *sum == Crc32c::of(bytes))
     }
@@ -60,12 +61,12 @@ impl Sums {
         bytes
     }
 
-    /// Bytes of the form of a file of `len` bytes.
+    /// Length of the encoded form for a file of `len` bytes.
     pub(super) fn bytes_of(len: u64) -> u64 {
         (HEAD + SUM) as u64 + SUM as u64 * len.div_ceil(PIECE)
     }
 
-    /// The reverse, for a file of `len` bytes.
+    /// Decodes the form of a file of `len` bytes.
     pub(super) fn decode(bytes: &[u8], len: u64) -> Result<Self, WireError> {
         let end = bytes.len().checked_sub(SUM).ok_or(WireError::Field("checksums"))?;
         let mut r = Reader::new(&bytes[end..]);

@@ -1,4 +1,4 @@
-//! Which files a cache has, and which of them go when room is needed: a list in the order of their last use.
+//! The files of a cache and their eviction order: a list in order of last use.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,13 +7,13 @@ use super::key::Key;
 /// One file.
 #[derive(Debug)]
 struct Entry {
-    /// When it was used last.
+    /// The last use.
     used: u64,
-    /// What it was like when its bytes were compared with their checksums, or written, by this process.
+    /// The stamp of the file when this process wrote it or compared its bytes with their checksums.
     checked: Option<Stamp>,
 }
 
-/// What a file is like after its last change.
+/// Inode number and change time of a file.
 pub(super) type Stamp = (u64, i128);
 
 /// The files of a cache.
@@ -29,7 +29,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// No files, and so many bytes at most.
+    /// An empty table with a limit of `limit` bytes.
     pub(super) fn new(limit: u64) -> Self {
         let (entries, order) = (HashMap::new(), BTreeMap::new());
         Self { entries, order, next: 0, bytes: 0, reserved: 0, limit }
@@ -48,7 +48,7 @@ impl Table {
         self.entries.contains_key(&key)
     }
 
-    /// What a file was like when it was checked last.
+    /// The stamp of a file at its last check.
     pub(super) fn checked(&self, key: Key) -> Option<Stamp> {
         self.entries.get(&key)?.checked
     }
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// A file is used now.
+    /// Marks a file as used now.
     pub(super) fn note_used(&mut self, key: Key) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         self.order.remove(&entry.used);
@@ -68,7 +68,7 @@ impl Table {
         self.next += 1;
     }
 
-    /// A file that is there.
+    /// Adds a file.
     pub(super) fn add(&mut self, key: Key, checked: Option<Stamp>) {
         let _ = self.remove(key);
         self.bytes += key.len;
@@ -77,7 +77,7 @@ impl Table {
         self.next += 1;
     }
 
-    /// A file goes; false when it was not there.
+    /// Removes a file; false when it was not there.
     pub(super) fn remove(&mut self, key: Key) -> bool {
         let Some(entry) = self.entries.remove(&key) else { return false };
         self.order.remove(&entry.used);
@@ -85,8 +85,8 @@ impl Table {
         true
     }
 
-    /// Takes the files out that must go so that there is room for so many bytes more, and keeps that room until
-    /// [`Table::give`]. Nothing, and nothing goes, when what may go is not enough.
+    /// Removes and returns the files to evict for `len` more bytes, and reserves that room until
+    /// [`Table::give`]. `None`, without any eviction, when that is impossible.
     pub(super) fn make_room(
         &mut self,
         len: u64,
@@ -107,7 +107,7 @@ impl Table {
         Some(out)
     }
 
-    /// Gives room back: the file is there now, or will not be.
+    /// Releases reserved room: the file is there now, or will not be.
     pub(super) fn give(&mut self, len: u64) {
         assert!(self.reserved >= len, "more room is given back than was taken");
         self.reserved -= len;
@@ -139,7 +139,7 @@ mod tests {
             (table.checked(d), table.checked(a), table.checked(c)),
             (Some((1, 2)), None, None)
         );
-        // Nothing goes for what does not fit anyway.
+        // Nothing is evicted for a file that does not fit anyway.
         assert_eq!(table.make_room(80, |key| *key == d), None);
         assert_eq!(table.make_room(101, |_| false), None);
         assert_eq!(table.make_room(u64::MAX, |_| false), None);
