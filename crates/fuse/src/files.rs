@@ -1,4 +1,4 @@
-//! What is known of open files, and what must outlive this process of it.
+//! The state of open files, and the part of it that must outlive this process.
 
 mod appends;
 mod begun;
@@ -33,49 +33,49 @@ use self::locks::{Lanes, Locker};
 use self::refused::Refused;
 pub(crate) use self::telling::Telling;
 
-/// An open file, however often it is open.
+/// An open file, regardless of the number of opens.
 #[derive(Debug)]
 pub(crate) struct File {
     pub(crate) ino: Ino,
-    /// Shared by reads and writes; held alone by what changes the length otherwise.
+    /// Shared by reads and writes; exclusive for other changes of the length.
     pub(crate) gate: RwLock<()>,
-    /// Held by the thread that tells a meta of bytes in chunks, until the meta answers: no word of bytes that were told is on
-    /// its way any more. Take it after the gate.
+    /// Held by the thread that reports bytes in chunks to a meta, until the meta answers: then no
+    /// such report is in flight any more. Take it after the gate.
     pub(crate) telling: Mutex<()>,
     state: Mutex<State>,
-    /// What this process wrote to chunks, as far as no meta was told of it.
+    /// Writes of this process to chunks that no meta knows of.
     fills: Mutex<Fills>,
-    /// The kernel may have put bytes into pages since the file was opened.
+    /// Whether the kernel may have put bytes into pages since the file was opened.
     has_pages: AtomicBool,
-    /// Somebody has opened it to write to it.
+    /// Whether it may have been opened for writing.
     may_be_written: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct State {
-    /// As the meta told it last.
+    /// The attributes as last reported by a meta.
     attr: Attr,
-    /// What the meta has not been told: the end of the bytes written, and when.
+    /// The end of the written bytes that no meta knows of, and the time of the write.
     written: Option<Written>,
-    /// The same of bytes for the store, by data id.
+    /// The same for held bytes, by data id.
     held: Option<Written>,
-    /// The same of what was promised; and the last promise of it.
+    /// The same for promised bytes, and the last promise of them.
     promised: Option<(Written, u64)>,
-    /// Times that were promised behind that, and the promise.
+    /// Times promised after that, and their promise.
     promised_times: Option<(Times, u64)>,
-    /// Names of chunks that lie behind those of the file since it was cloned, the newest first: bytes may have been
-    /// written to them of which nothing is noted yet. 0 is no name.
+    /// Names of the base chunks of the file since it was cloned, the newest first: bytes may have
+    /// been written to them without a note yet. 0 is no name.
     behind: [u64; BASES_MAX],
-    /// The newest version of the store that a meta told the file of, and when.
+    /// The newest version of the store in which a meta reported the file, and when.
     version: u64,
     heard: Tick,
-    /// A meta said that the file has no capabilities.
+    /// Set when a meta reported that the file has no capabilities.
     bare: Option<Bare>,
-    /// How often this mount began or ended to change extended attributes of the file.
+    /// Counts the begins and ends of this mount's changes of the file's extended attributes.
     xattr_changes: u64,
 }
 
-/// Of when it is that a file has no capabilities.
+/// The moment at which a file was known to have no capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bare {
     pub(crate) asked: Tick,
@@ -83,24 +83,24 @@ pub(crate) struct Bare {
     pub(crate) version: u64,
 }
 
-/// Times that somebody set.
+/// Times that an application set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) mtime: Timestamp,
     pub(crate) ctime: Timestamp,
 }
 
-/// Bytes that a meta does not know of yet.
+/// Bytes that no meta knows of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) end: u64,
     pub(crate) at: Timestamp,
-    /// Name of the chunks that they are in.
+    /// The name of the chunks that contain them.
     pub(crate) data: u64,
 }
 
 impl State {
-    /// Takes a meta's word, unless a newer one is known.
+    /// Takes attributes from a meta, unless newer ones are known.
     fn take(&mut self, attr: Attr) {
         let before = self.attr;
         if attr.version < before.version {
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// What was written to chunks behind those of the file counts as written to its own.
+    /// Assigns bytes written to base chunks of the file to its own chunks.
     fn named(&self, written: Written) -> Written {
         let is_behind = written.data != 0 && self.behind.contains(&written.data);
         let data = if is_behind { self.attr.chunk_data() } else { written.data };
@@ -147,65 +147,65 @@ impl File {
         let mut fills = Fills::default();
         fills.learn(&attr);
         let (state, fills) = (Mutex::new(state), Mutex::new(fills));
-        // An earlier process may have seen to it that there are some.
+        // An earlier process may have made the kernel fill pages.
         let has_pages = AtomicBool::new(true);
         let (gate, telling) = (RwLock::default(), Mutex::default());
         let may_be_written = AtomicBool::new(true);
         Self { ino: attr.ino, gate, telling, state, fills, has_pages, may_be_written }
     }
 
-    /// The kernel is about to put bytes of the file into pages.
+    /// Notes that the kernel is about to put bytes of the file into pages.
     pub(crate) fn note_pages(&self) {
         self.has_pages.store(true, Ordering::SeqCst);
     }
 
-    /// Whether somebody may have opened it to write to it since nobody had it open.
+    /// Whether it may have been opened for writing since its first open.
     pub(crate) fn may_be_written(&self) -> bool {
         self.may_be_written.load(Ordering::SeqCst)
     }
 
-    /// Whether it may have since the file was opened.
+    /// Whether the kernel may have put bytes into pages since the file was opened.
     pub(crate) fn has_pages(&self) -> bool {
         self.has_pages.load(Ordering::SeqCst)
     }
 
-    /// Takes note of bytes that were written to chunks.
+    /// Notes bytes written to chunks.
     pub(crate) fn filled(&self, filled: Filled) {
         self.fills.lock().note(filled);
     }
 
-    /// What is remembered of bytes before `from`, for [`Self::keep_filled`].
+    /// The noted writes before `from`, for [`Self::keep_filled`].
     pub(crate) fn filled_before(&self, from: u64) -> Fills {
         self.fills.lock().before(from)
     }
 
-    /// Goes on with that after a cut of this mount's own.
+    /// Restores these notes after a cut by this mount.
     pub(crate) fn keep_filled(&self, before: &Fills, ended: bool) {
         self.fills.lock().keep(before, ended);
     }
 
-    /// What was written, for a meta that is told of it.
+    /// The noted writes, for a report to a meta.
     pub(crate) fn first_filled(&self) -> Filled {
         self.fills.lock().first()
     }
 
-    /// The file's attributes with what was written through this mount.
+    /// The file's attributes, including writes through this mount.
     pub(crate) fn attr(&self) -> Attr {
         overlaid(&self.state.lock())
     }
 
-    /// The same as a meta told it last.
+    /// The file's attributes as last reported by a meta.
     pub(crate) fn told(&self) -> Attr {
         self.state.lock().attr
     }
 
-    /// Where the file's bytes lie, and how many there are.
+    /// The place of the file's bytes, and their number.
     pub(crate) fn bytes(&self) -> (Bytes, u64) {
         let attr = self.attr();
         (Bytes::of(&attr), attr.size)
     }
 
-    /// Takes a meta's word, unless a newer one is known; returns what is true then.
+    /// Takes attributes from a meta, unless newer ones are known; returns the current ones.
     pub(crate) fn learn(&self, Told { attr, version }: Told) -> Attr {
         let mut state = self.state.lock();
         state.take(attr);
@@ -215,35 +215,36 @@ impl File {
         overlaid(&state)
     }
 
-    /// The version of the store that a meta told the file of last.
+    /// The version of the store in which a meta last reported the file.
     pub(crate) fn version(&self) -> u64 {
         self.state.lock().version
     }
 
-    /// Whether a meta was heard of the file within this time.
+    /// Whether a meta has reported the file within this time.
     pub(crate) fn is_fresh(&self, time: Duration) -> bool {
         RealClock::tick().since(self.state.lock().heard) < time
     }
 
-    /// What a meta must be told; the caller tells it, and then [`Files::told`].
+    /// The written bytes to report to a meta; the caller reports them, and then calls
+    /// [`Files::told`].
     pub(crate) fn untold(&self) -> Option<Written> {
         self.state.lock().written
     }
 
-    /// Whether a meta must be told of bytes in other chunks than the file has.
+    /// Whether written bytes in other chunks than the file's must be reported to a meta.
     pub(crate) fn has_untold_elsewhere(&self) -> bool {
         let state = self.state.lock();
         state.written.is_some_and(|written| written.data != state.attr.chunk_data())
     }
 
-    /// Whether a meta knows the file's length: what it was not told of was written over bytes.
+    /// Whether a meta knows the file's length: unreported writes are within it.
     pub(crate) fn is_length_told(&self) -> bool {
         let state = self.state.lock();
         let covers = |w: Written| w.data == state.attr.chunk_data() && w.end <= state.attr.size;
         state.written.is_none_or(covers)
     }
 
-    /// When a meta said last that the file has no capabilities, if it did.
+    /// When a meta last reported that the file has no capabilities, if it did.
     pub(crate) fn bare(&self) -> Option<Bare> {
         self.state.lock().bare
     }
@@ -253,7 +254,7 @@ impl File {
         self.state.lock().xattr_changes
     }
 
-    /// A meta that was asked after so many changes says that there are no capabilities.
+    /// Notes the absence of capabilities, from a meta that was asked after `changes` changes.
     pub(crate) fn note_bare(&self, bare: Bare, changes: u64) {
         let mut state = self.state.lock();
         if state.xattr_changes == changes {
@@ -261,7 +262,7 @@ impl File {
         }
     }
 
-    /// Extended attributes are about to change, or have changed.
+    /// Notes that extended attributes are about to change, or have changed.
     pub(crate) fn xattrs_change(&self) {
         let mut state = self.state.lock();
         state.xattr_changes += 1;
@@ -287,16 +288,16 @@ fn overlaid(state: &State) -> Attr {
     attr
 }
 
-/// Attributes with bytes that no meta knows of.
+/// Adds bytes that no meta knows of to attributes.
 fn show(attr: &mut Attr, Written { end, at, .. }: Written) {
     attr.size = attr.size.max(end);
     (attr.mtime, attr.ctime) = (at, attr.ctime.max(at));
 }
 
-/// The file that the kernel reads an open inode from by itself.
+/// The backing file from which the kernel reads an open inode by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backed {
-    /// The kernel's name of it.
+    /// The kernel's id of it.
     pub(crate) id: i32,
     pub(crate) key: Key,
 }
@@ -305,17 +306,17 @@ pub(crate) struct Backed {
 #[derive(Debug, Default)]
 struct Open {
     times: u32,
-    /// Its file, once this process has seen its attributes.
+    /// Its file, once this process knows its attributes.
     file: Option<Arc<File>>,
     /// As in [`State`].
     written: Option<Written>,
-    /// What a meta is being told of that, and under which sequence and hour.
+    /// The report of these bytes in progress, with its sequence and hour.
     telling: Option<Telling>,
-    /// A meta has refused that.
+    /// A meta's rejection of them.
     refused: Option<Refused>,
-    /// Bytes for the store that no meta has.
+    /// Held bytes of a small file, which no meta has yet.
     held: Option<Waiting>,
-    /// The kernel reads it by itself: all who have it open agree about that.
+    /// Set when the kernel reads it by itself: all opens agree about that.
     backed: Option<Backed>,
 }
 
@@ -325,44 +326,46 @@ impl Open {
     }
 }
 
-/// Time from the moment at which a thread is handed a request until it says so.
+/// The longest time from the handout of a request to a thread until the thread reports it.
 const HANDED: Duration = Duration::from_secs(1);
 
-/// Numbers of requests that an earlier process answered, or not: its journal does not say which.
+/// Numbers of requests that an earlier process may or may not have answered: its journal does not
+/// tell.
 #[derive(Debug, Default)]
 struct Inherited {
     uniques: HashSet<u64>,
-    /// When a request came first that was not sent again: by then threads were handed all that were, since the kernel puts
-    /// those before all others (`fuse_resend`) but interrupts and forgets.
+    /// When the first request arrived that was not a resend. By then threads had been handed all
+    /// resends, because the kernel queues those before all other requests (`fuse_resend`) except
+    /// interrupts and forgets.
     fresh: Option<Tick>,
 }
 
-/// Everything that the journal has too.
+/// The state that the journal has too.
 #[derive(Debug)]
 struct Table {
     open: HashMap<Ino, Open>,
-    /// Requests that opened or closed something, and may be sent again.
+    /// Requests that opened or closed something, and may be resent.
     done: HashSet<u64>,
     /// Requests that are about to change the namespace.
     began: HashMap<u64, Begun>,
-    /// Where requests append their bytes.
+    /// The offsets at which requests append their bytes.
     appends: HashMap<u64, u64>,
-    /// The session that the mount is in; 0 while that is not known.
+    /// The session of the mount; 0 while it is unknown.
     session: u64,
-    /// It is not the one that the mount began with.
+    /// Whether it replaced the session that the mount began with.
     is_replaced: bool,
-    /// The kernel was told of changes made elsewhere up to this version of the store.
+    /// The version of the store up to which the kernel was notified of changes made elsewhere.
     heard: u64,
     inherited: Inherited,
     /// How often another process took the mount over.
     taken_over: u32,
-    /// Who may have locks, of files that are open and of others.
+    /// Owners that may have locks, of open files and of others.
     lockers: HashMap<Ino, Vec<Locker>>,
-    /// Bytes for the store, of all files.
+    /// Held bytes of all files.
     held_bytes: usize,
-    /// Changes that were answered and that no meta was told of, in their order.
+    /// Changes that were answered and not yet sent to a meta, in order.
     promised: BTreeMap<u64, (Ino, MetaRequest)>,
-    /// How many of them could not be done, in this process.
+    /// The number of them that failed in this process.
     broken: u64,
     /// None on a mount that does not outlive its process.
     journal: Option<Journal>,
@@ -373,11 +376,11 @@ impl Table {
         if self.journal.as_mut().is_none_or(|journal| journal.append(entry)) {
             return;
         }
-        // What the entries so far come to; this one is in it already.
+        // The state after all entries so far; this one is included already.
         let mut state = self.begun_entries();
         state.push(Entry::Heard { version: self.heard });
         state.extend(self.append_entries());
-        // Closing an inode that is not open changes nothing but what is known to be done.
+        // A close of an inode that is not open only marks its request as done.
         let nothing = Ino(0);
         state
             .extend(self.done.iter().map(|unique| Entry::Closed { unique: *unique, ino: nothing }));
@@ -426,7 +429,7 @@ impl Table {
             }
             Entry::Telling { ino, telling } => {
                 let open = self.open.entry(ino).or_default();
-                // It is not noted for each write when that was.
+                // The journal does not repeat it for each write after that.
                 (open.telling, open.written) = (Some(telling), Some(telling.written));
             }
             Entry::Answered { ino } => {
@@ -445,7 +448,7 @@ impl Table {
             Entry::Unlocked { ino, owner } => self.locker_gone(ino, &owner),
             Entry::TakenOver { times } => self.taken_over = times,
             Entry::Promised { number, ino, request } => {
-                // What this process wrote, a process of the same build reads.
+                // A process of the same build wrote it, so it can be decoded.
                 match MetaRequest::decode(&request) {
                     Ok(request) => drop(self.promised.insert(number, (ino, request))),
                     Err(error) => tracing::error!("a promise in the journal: {error}"),
@@ -460,14 +463,14 @@ impl Table {
         }
     }
 
-    /// The kernel does not send a request again.
+    /// The kernel will not resend this request.
     fn forget(&mut self, unique: u64) {
         self.began.remove(&unique);
         self.done.remove(&unique);
         self.appends.remove(&unique);
     }
 
-    /// What the kernel read it from, with the last close.
+    /// Counts a close; with the last one, returns the backing file of the kernel.
     fn close(&mut self, ino: Ino) -> Option<Backed> {
         let open = self.open.get_mut(&ino)?;
         open.times = open.times.saturating_sub(1);
@@ -479,17 +482,17 @@ impl Table {
     }
 }
 
-/// How much there is of it.
+/// The metrics of open files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilesNumbers {
-    /// Inodes that are open, and open files of them.
+    /// Number of open inodes, and of their open files.
     pub(crate) inodes: u64,
     pub(crate) handles: u64,
-    /// Inodes whose new length no meta was told.
+    /// Inodes with a new length that no meta knows of.
     pub(crate) untold: u64,
-    /// Changes that were answered and that no meta was told of.
+    /// Changes that were answered and not yet sent to a meta.
     pub(crate) promised: u64,
-    /// How many of them could not be done.
+    /// The number of them that failed.
     pub(crate) broken: u64,
     pub(crate) journal_bytes: u64,
     pub(crate) taken_over: u32,
@@ -507,14 +510,14 @@ pub(crate) struct Files {
     /// Files that are being made without a name.
     making: Mutex<HashSet<Ino>>,
     lanes: Lanes,
-    /// Somebody has given locks back.
+    /// Signals that locks were released.
     unlocked: Condvar,
-    /// There are numbers that an earlier process left.
+    /// Whether there are numbers that an earlier process left.
     inherits: AtomicBool,
 }
 
 impl Files {
-    /// Nothing is open.
+    /// Starts without open files.
     pub(crate) fn new(journal: Option<Journal>) -> Self {
         let (open, done, began) = (HashMap::new(), HashSet::new(), HashMap::new());
         let (promised, broken, inherited) = (BTreeMap::new(), 0, Inherited::default());
@@ -540,12 +543,12 @@ impl Files {
         Self { table, untold, making, lanes, unlocked, inherits: AtomicBool::new(false) }
     }
 
-    /// Another process goes on with the journal: this one writes to it no more.
+    /// Stops writing to the journal, because another process continues it.
     pub(crate) fn leave(&self) {
         self.table.lock().journal = None;
     }
 
-    /// What an earlier process left.
+    /// Restores the state that an earlier process left.
     ///
     /// # Errors
     /// [`EnvError`] when its journal is damaged.
@@ -570,7 +573,7 @@ impl Files {
         Ok(this)
     }
 
-    /// The request opened a file, whose attributes are these.
+    /// Counts an open by the request of a file with these attributes.
     pub(crate) fn open(&self, unique: u64, told: Told) -> Arc<File> {
         let ino = told.attr.ino;
         let mut table = self.table.lock();
@@ -582,13 +585,13 @@ impl Files {
             table.note(&Entry::Opened { unique, ino });
         }
         drop(table);
-        // The kernel drops pages of before that a write past them is for, before it sends that.
+        // For a write past its pages, the kernel drops older pages before it sends the write.
         let file = self.known_with(told, !is_first);
         file.may_be_written.store(true, Ordering::SeqCst);
         file
     }
 
-    /// A file whose attributes are these, open or not.
+    /// A file with these attributes, open or not.
     pub(crate) fn known(&self, told: Told) -> Arc<File> {
         self.known_with(told, true)
     }
@@ -619,18 +622,18 @@ impl Files {
         self.table.lock().open.get(&ino)?.file.clone()
     }
 
-    /// Whether it is open.
+    /// Whether an inode is open.
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
         self.table.lock().open.contains_key(&ino)
     }
 
-    /// Whether a meta must be told of bytes written to it.
+    /// Whether written bytes of a file must be reported to a meta.
     pub(crate) fn is_untold(&self, ino: Ino) -> bool {
         self.table.lock().open.get(&ino).is_some_and(Open::is_untold)
     }
 
-    /// The same of a file that is only read. What the kernel reads the inode from as long as it is open: what the
-    /// first open had to offer, so that all of them agree.
+    /// Counts an open for reading only. Returns the backing file of the inode for as long as it is
+    /// open: the offer of the first open, so that all opens agree.
     pub(crate) fn open_backed(
         &self,
         unique: u64,
@@ -646,7 +649,8 @@ impl Files {
             table.note(&Entry::Opened { unique, ino });
             if let Some(backed) = offer.filter(|_| is_first) {
                 table.open.entry(ino).or_default().backed = Some(backed);
-                // Before this nobody was told, and the kernel sends the request again.
+                // The open has no answer before this, so the kernel resends the request after a
+                // crash.
                 table.note(&Entry::Backed { ino, backed });
             }
         }
@@ -656,7 +660,7 @@ impl Files {
         backed
     }
 
-    /// What the kernel reads an open inode from.
+    /// The backing file of an open inode.
     pub(crate) fn backed(&self, ino: Ino) -> Option<Backed> {
         self.table.lock().open.get(&ino)?.backed
     }
@@ -667,7 +671,7 @@ impl Files {
         table.open.iter().filter_map(|(ino, open)| Some((*ino, open.backed?))).collect()
     }
 
-    /// The request closed a file. What the kernel read the inode from, if nobody has it open any more.
+    /// Counts a close by the request. Returns the backing file of the inode after its last close.
     pub(crate) fn close(&self, unique: u64, ino: Ino) -> Option<Backed> {
         let mut table = self.table.lock();
         if !table.done.insert(unique) {
@@ -678,21 +682,22 @@ impl Files {
         backed
     }
 
-    /// The kernel has the answer to a request, and does not send it again.
+    /// Notes that the kernel has the answer to a request, and will not resend it.
     pub(crate) fn answered(&self, unique: u64) {
         let mut table = self.table.lock();
         table.forget(unique);
     }
 
-    /// A request came, for the first time or again. Numbers that an earlier process left are forgotten once the kernel will
-    /// not send them again: most of them it answered, and they would fill the journal.
+    /// Notes that a request arrived, for the first time or again. Forgets the numbers that an
+    /// earlier process left once the kernel will not resend them: most of them were answered, and
+    /// they would fill the journal.
     pub(crate) fn came(&self, unique: u64, again: bool, now: Tick) {
         if !self.inherits.load(Ordering::Acquire) {
             return;
         }
         let mut table = self.table.lock();
         if again {
-            // Until it is answered.
+            // It stays known until it is answered.
             table.inherited.uniques.remove(&unique);
         } else if now.since(*table.inherited.fresh.get_or_insert(now)) >= HANDED {
             for unique in std::mem::take(&mut table.inherited.uniques) {
@@ -702,7 +707,7 @@ impl Files {
         }
     }
 
-    /// The kernel was told of all changes up to this version.
+    /// Notes that the kernel was notified of all changes up to this version.
     pub(crate) fn heard(&self, version: u64) {
         let mut table = self.table.lock();
         if table.heard != version {
@@ -711,18 +716,18 @@ impl Files {
         }
     }
 
-    /// Up to which version the kernel was told of changes; 0 when it never was.
+    /// The version up to which the kernel was notified of changes; 0 if it never was.
     pub(crate) fn position(&self) -> u64 {
         self.table.lock().heard
     }
 
-    /// Whether this or an earlier process has begun what the request asks for.
+    /// Whether this or an earlier process has begun this request.
     pub(crate) fn knows(&self, unique: u64) -> bool {
         let table = self.table.lock();
         table.began.contains_key(&unique) || table.done.contains(&unique)
     }
 
-    /// How much there is of it now.
+    /// The current metrics.
     pub(crate) fn numbers(&self) -> FilesNumbers {
         let table = self.table.lock();
         let open = || table.open.values();
@@ -736,12 +741,12 @@ impl Files {
             taken_over: table.taken_over,
         }
     }
-    /// A file of which a meta must be told soon.
+    /// Notes a file with bytes to report to a meta soon.
     pub(crate) fn note_untold(&self, ino: Ino) {
         self.untold.lock().insert(ino);
     }
 
-    /// Files of which a meta must be told.
+    /// Takes the files with bytes to report to a meta.
     pub(crate) fn take_untold(&self) -> Vec<Ino> {
         self.untold.lock().drain().collect()
     }

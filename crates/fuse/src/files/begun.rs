@@ -1,8 +1,8 @@
-//! Under which hour and in which session a request of the kernel changes the namespace: those of its first attempt,
-//! whoever repeats it, so that it is done once.
+//! The hour and the session of a kernel request that changes the namespace: those of its first
+//! attempt, for all repetitions, so that it is executed once.
 //!
-//! The session that a mount began with is among what its holder keeps. One that replaces it is in the journal, and so
-//! is which requests were begun before that: their entries come before.
+//! The holder keeps the session that a mount began with. The journal has a session that replaces
+//! it, and the requests that were begun before: their entries come first.
 
 use super::{Files, Table};
 use crate::journal::Entry;
@@ -15,10 +15,10 @@ pub(crate) struct Begun {
 }
 
 impl Table {
-    /// The entries of a journal that come to the requests that were begun, and to the session.
+    /// The journal entries of the begun requests, and of the session.
     pub(super) fn begun_entries(&self) -> Vec<Entry> {
         let mut all: Vec<(u64, Begun)> = self.began.iter().map(|it| (*it.0, *it.1)).collect();
-        // Sessions are numbered in their order; 0 is the one of which no entry tells.
+        // Session numbers increase; 0 is the session without an entry.
         all.sort_unstable_by_key(|(_, begun)| begun.session);
         let (mut entries, mut session) = (Vec::with_capacity(all.len()), 0);
         let mut turn_to = |entries: &mut Vec<Entry>, next: u64| {
@@ -41,8 +41,8 @@ impl Table {
 }
 
 impl Files {
-    /// The mount is in this session, which its holder knows of; or in the one that replaced it, as the journal says.
-    /// Which one it is.
+    /// Enters a session that the holder knows, or the one in the journal that replaced it. Returns
+    /// the session entered.
     pub(crate) fn enter(&self, session: u64) -> u64 {
         let mut table = self.table.lock();
         for begun in table.began.values_mut().filter(|begun| begun.session == 0) {
@@ -54,14 +54,15 @@ impl Files {
         table.session
     }
 
-    /// The mount's session has ended, and this one is in its place, for the next process too.
+    /// Replaces the mount's session after its end, for the next process too.
     pub(crate) fn replace_session(&self, session: u64) {
         let mut table = self.table.lock();
         table.replace_session(session);
         table.note(&Entry::Session { session });
     }
 
-    /// The hour and the session in which a request changes the namespace: those of its first attempt.
+    /// The hour and the session in which a request changes the namespace: those of its first
+    /// attempt.
     pub(crate) fn begin(&self, unique: u64, hour: u32) -> Begun {
         let mut table = self.table.lock();
         if let Some(before) = table.began.get(&unique) {

@@ -1,25 +1,26 @@
-//! Bytes of small files that were written, and that no meta has yet.
+//! Written bytes of small files that no meta has yet.
 //!
-//! They are in the journal before the write is answered, so that they outlive this process. They are sent in one
-//! operation, whose number is in the journal before it is sent: the next process sends the same again, and a
-//! meta does it once. From then on nothing is added to them.
+//! They are in the journal before the write is answered, so that they outlive this process. They
+//! are sent in one operation. Its number is in the journal before it is sent: the next process
+//! sends the same again, and a meta executes it once. From then on no bytes are added to them.
 
 use millpond_types::meta::{Attr, Ino, Timestamp};
 
 use super::{File, Files, State, Table, Written, overlaid};
 use crate::journal::Entry;
 
-/// Bytes of all files that are held at most: with them the journal's state still fills less than a half of it.
+/// The largest number of held bytes of all files: with them the journal's state stays below half of
+/// its size.
 const HELD_MAX: usize = 2 << 20;
 
-/// Bytes for the store.
+/// Written bytes for a file in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The file's data id when they were written.
     pub(crate) data: u64,
-    /// When the last of them were.
+    /// The time of the last write.
     pub(crate) at: Timestamp,
-    /// Where they go.
+    /// Their place in the file.
     pub(crate) offset: u32,
     pub(crate) bytes: Vec<u8>,
 }
@@ -29,14 +30,14 @@ impl Held {
         u64::from(self.offset) + self.bytes.len() as u64
     }
 
-    /// Whether the bytes of both are one range.
+    /// Whether the bytes of both form one range.
     fn touches(&self, other: &Self) -> bool {
         let touches =
             u64::from(other.offset) <= self.end() && u64::from(self.offset) <= other.end();
         self.data == other.data && touches
     }
 
-    /// Writes later bytes over these.
+    /// Overwrites these bytes with later ones.
     fn join(&mut self, other: &Self) {
         let start = self.offset.min(other.offset);
         let end = self.end().max(other.end()) - u64::from(start);
@@ -49,34 +50,34 @@ impl Held {
     }
 }
 
-/// What has become of bytes that were to be held.
+/// The outcome of holding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// They are held.
     Held,
-    /// Those that are held must be sent before, or there are too many.
+    /// The bytes held so far must be sent first, or there are too many.
     Full,
     /// The file is not open.
     Closed,
 }
 
-/// Bytes that wait for being sent, or for the answer.
+/// Bytes to be sent, or without an answer yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
     held: Held,
-    /// Sequence and hour under which they are sent.
+    /// Sequence and hour of the operation that sends them.
     sent_as: Option<(u64, u32)>,
-    /// A meta has said no, and will say it again.
+    /// Whether a meta has rejected them permanently.
     refused: bool,
 }
 
 impl Waiting {
-    /// What the file shows of them.
+    /// The part that the file's attributes show.
     pub(super) fn shown(&self) -> Written {
         Written { end: self.held.end(), at: self.held.at, data: self.held.data }
     }
 
-    /// The entries of a journal that come to this.
+    /// The journal entries for these bytes.
     pub(super) fn entries(&self, ino: Ino) -> impl Iterator<Item = Entry> {
         let sending = self.sent_as.map(|(sequence, hour)| Entry::Sending { ino, sequence, hour });
         [Entry::Held { ino, held: self.held.clone() }].into_iter().chain(sending)
@@ -84,7 +85,7 @@ impl Waiting {
 }
 
 impl Table {
-    /// Adds bytes to those that are held of a file.
+    /// Adds bytes to the held bytes of a file.
     pub(super) fn join(&mut self, ino: Ino, held: Held) {
         let open = self.open.entry(ino).or_default();
         let before = open.held.as_ref().map_or(0, |waiting| waiting.held.bytes.len());
@@ -102,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Nothing of this file is held any more.
+    /// Drops the held bytes of a file.
     pub(super) fn release(&mut self, ino: Ino) {
         let held = self.open.get_mut(&ino).and_then(|open| open.held.take());
         self.held_bytes -= held.map_or(0, |waiting| waiting.held.bytes.len());
@@ -112,7 +113,7 @@ impl Table {
         self.open.get_mut(&ino)?.held.as_mut()
     }
 
-    /// Bytes that are held were written at this time, as in [`Files::wrote_at`].
+    /// Sets the write time of held bytes, as in [`Files::wrote_at`].
     pub(super) fn held_at(&mut self, file: &File, at: Timestamp) -> Option<Attr> {
         let waiting = self.waiting(file.ino).filter(|waiting| waiting.sent_as.is_none())?;
         let mut state = file.state.lock();
@@ -132,7 +133,8 @@ impl Table {
 }
 
 impl Files {
-    /// Keeps bytes for the store; they outlive this process from then on. The caller has the file alone.
+    /// Holds bytes for the store; they outlive this process from then on. The caller has exclusive
+    /// access to the file.
     pub(crate) fn hold(&self, file: &File, held: Held) -> Hold {
         let mut table = self.table.lock();
         let room = table.held_bytes + held.bytes.len() <= HELD_MAX;
@@ -154,14 +156,14 @@ impl Files {
         self.with_held(ino, |_| true).unwrap_or(false)
     }
 
-    /// Bytes of a file that are held, if no attempt to send them was begun.
+    /// The held bytes of a file, if no attempt to send them was begun.
     pub(crate) fn unsent(&self, ino: Ino) -> Option<Held> {
         let unsent = |it: &mut Waiting| it.sent_as.is_none().then(|| it.held.clone());
         self.with_held(ino, unsent).flatten()
     }
 
-    /// What is to be sent of a file, and under which sequence and hour: those of the first attempt. The caller has
-    /// the file alone until it is answered.
+    /// The bytes of a file to send, with sequence and hour: those of the first attempt. The caller
+    /// has exclusive access to the file until it is answered.
     pub(crate) fn sending(
         &self,
         ino: Ino,
@@ -179,7 +181,7 @@ impl Files {
         Some((held, (sequence, hour)))
     }
 
-    /// A meta has the bytes that were held, or nobody is to have them.
+    /// Drops the held bytes of a file: a meta has them, or they are given up.
     pub(crate) fn sent(&self, file: &File) {
         let mut table = self.table.lock();
         if table.waiting(file.ino).is_some() {
@@ -190,17 +192,17 @@ impl Files {
         state.held = None;
     }
 
-    /// A meta said no, for ever.
+    /// Notes a permanent rejection of held bytes.
     pub(crate) fn refused(&self, ino: Ino) {
         let _ = self.with_held(ino, |waiting| waiting.refused = true);
     }
 
-    /// Whether bytes are held that a meta has refused.
+    /// Whether a meta has rejected held bytes.
     pub(crate) fn is_held_refused(&self, ino: Ino) -> bool {
         self.with_held(ino, |waiting| waiting.refused).unwrap_or(false)
     }
 
-    /// Whether a meta has refused something that a file shows here.
+    /// Whether a meta has rejected bytes that the file shows here.
     pub(crate) fn is_refused(&self, ino: Ino) -> bool {
         self.is_held_refused(ino) || self.is_length_refused(ino)
     }

@@ -1,12 +1,14 @@
-//! Who may have locks of files: they give them back when they close them, and the next process of the mount knows of
+//! Owners of file locks: locks are released at a close, and the next process of the mount knows
 //! them too.
 //!
-//! A lock belongs to one open handle from grant to release. The kernel names an owner by a number: a process for
-//! fcntl(2), an open file for flock(2) and `F_OFD_SETLK`; and it uses the number of an open file again as soon as that is
-//! closed, while the word of the close (RELEASE, which nobody waits for) may be on its way. So whatever has locks is
-//! known by its number and the handle through which they came, and with which ranges: what a late word takes back is
-//! what came through its own handle. The kernel does not say which locks are those of `F_OFD_SETLK`; a process gives
-//! all of its own back at each close (FLUSH, which it waits for), so those that are left at a RELEASE are.
+//! A lock belongs to one open handle from grant to release. The kernel names an owner by a number:
+//! a process for fcntl(2), an open file for flock(2) and `F_OFD_SETLK`. It reuses the number of an
+//! open file as soon as that is closed, while the message of the close (RELEASE, which no caller
+//! waits for) may be in flight. So an owner is identified by its number and the handle of its
+//! locks, together with its ranges: a late message releases only the locks of its own handle. The
+//! kernel does not tell which locks are those of `F_OFD_SETLK`. A process releases all of its own
+//! at each close (FLUSH, which it waits for), so the locks left at a RELEASE are `F_OFD_SETLK`
+//! locks.
 
 use std::time::Duration;
 
@@ -20,11 +22,12 @@ use crate::deadline;
 use crate::errno::Errno;
 use crate::journal::Entry;
 
-/// Locks that could not be given back are remembered of so many owners.
+/// The number of owners with remembered locks that could not be released.
 const LEFT_MAX: usize = 1 << 12;
-/// Ranges that are told apart of one owner and handle; of more, what lies between them counts too.
+/// The number of separate ranges of one owner and handle; beyond it, the gaps between them count
+/// too.
 const RANGES_MAX: usize = 64;
-/// Locks of so many owners change at the same time.
+/// The number of lock lanes: owners in different lanes change locks concurrently.
 const LANES: usize = 1024;
 
 /// The bytes of a lock, the last one included.
@@ -37,7 +40,7 @@ pub(crate) struct Bytes {
 impl Bytes {
     pub(crate) const ALL: Self = Self { start: 0, end: u64::MAX };
 
-    /// Those of a lock: all of a file for flock(2).
+    /// The bytes of a lock: the whole file for flock(2).
     pub(crate) const fn of(lock: &FileLock) -> Self {
         match lock.space {
             LockSpace::Flock => Self::ALL,
@@ -49,7 +52,7 @@ impl Bytes {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether both are one range, or overlap.
+    /// Whether both form one range, or overlap.
     const fn touches(self, other: Self) -> bool {
         self.start <= other.end.saturating_add(1) && other.start <= self.end.saturating_add(1)
     }
@@ -58,7 +61,7 @@ impl Bytes {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// What of this lies before another range, and behind it.
+    /// The parts of this range before and after another one.
     fn without(self, other: Self) -> impl Iterator<Item = Self> {
         let Self { start, end } = self;
         let meets = self.overlaps(other);
@@ -70,33 +73,33 @@ impl Bytes {
     }
 }
 
-/// Somebody who may have locks of a file.
+/// An owner that may have locks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) space: LockSpace,
-    /// The kernel's number of it.
+    /// The kernel's number of the owner.
     pub(crate) number: u64,
-    /// The open file through which the locks came; 0 of one that an earlier version opened.
+    /// The open file of the locks; 0 for one that an earlier version opened.
     pub(crate) handle: u64,
 }
 
 impl Owner {
-    /// Whether a meta takes both for the same.
+    /// Whether a meta treats both as the same owner.
     fn has_number_of(&self, other: &Self) -> bool {
         (self.space, self.number) == (other.space, other.number)
     }
 }
 
-/// The same, as the table has it.
+/// The table's entry of an owner.
 #[derive(Clone, Debug)]
 pub(super) struct Locker {
     owner: Owner,
-    /// What it may have locks of, in no order.
+    /// The ranges that it may have locked, in no order.
     ranges: Vec<Bytes>,
-    /// What it had could not be given back, and it does not have it any more.
+    /// The owner no longer has the locks, but releasing them failed.
     is_left: bool,
-    /// When a descriptor of its handle was closed, since it asked for a lock: the handle may be closed, too, and the word of
-    /// that be on its way.
+    /// When a descriptor of its handle was closed, since its last lock request: the handle may be
+    /// closed too, and that message in flight.
     closing: Option<Tick>,
 }
 
@@ -129,7 +132,7 @@ impl Locker {
         self.bound();
     }
 
-    /// Keeps few ranges.
+    /// Limits the number of ranges.
     fn bound(&mut self) {
         if self.ranges.len() > RANGES_MAX {
             let start = self.ranges.iter().map(|it| it.start).min().unwrap_or(0);
@@ -149,7 +152,7 @@ impl Table {
         all[at].add(bytes);
     }
 
-    /// No owner of a number has locks of these bytes, through any handle.
+    /// Removes these bytes from all owners with this number, through any handle.
     pub(super) fn unlocked(&mut self, ino: Ino, owner: &Owner, bytes: Bytes) {
         self.change_lockers(ino, |all| {
             for it in all.iter_mut().filter(|it| it.owner.has_number_of(owner)) {
@@ -171,7 +174,8 @@ impl Table {
         }
     }
 
-    /// Owners of locks of files that nobody has open any more have closed them in an earlier process.
+    /// Marks the locks of files that are no longer open as left: an earlier process saw them
+    /// closed.
     pub(super) fn leave_locks(&mut self) {
         let open = &self.open;
         let closed = self.lockers.iter_mut().filter(|(ino, _)| !open.contains_key(ino));
@@ -194,7 +198,7 @@ impl Table {
         self.lockers.entry(ino).or_default().push(locker);
     }
 
-    /// Takes note of what an owner has now.
+    /// Writes the current locks of an owner to the journal.
     fn note_locker(&mut self, ino: Ino, owner: &Owner) {
         let entry = self.lockers_of(ino).find(|it| it.owner == *owner).map(|it| it.entry(ino));
         self.note(&entry.unwrap_or(Entry::Unlocked { ino, owner: *owner }));
@@ -211,7 +215,7 @@ impl Table {
     }
 }
 
-/// What an owner may have had before it asked for more.
+/// The possible locks of an owner before its request.
 #[derive(Debug)]
 pub(crate) struct Before(Option<Locker>);
 
@@ -222,7 +226,7 @@ impl Before {
     }
 }
 
-/// One change of the locks of a number at a time: an unlock that a meta is asked for and what is noted of it are one
+/// Serializes changes of the locks of one number: an unlock by a meta and the note of it are one
 /// step.
 #[derive(Debug)]
 pub(super) struct Lanes(Box<[Mutex<()>]>);
@@ -234,17 +238,18 @@ impl Default for Lanes {
 }
 
 impl Files {
-    /// While this lives nobody else changes locks of a number.
+    /// Locks the lane of an owner: while the guard lives, no other thread changes locks of its
+    /// number.
     ///
     /// # Errors
-    /// `EIO` when it is too late for the request that this thread serves.
+    /// `EIO` when the deadline of this thread's request has passed.
     pub(crate) fn lock_lane(&self, ino: Ino, owner: &Owner) -> Result<MutexGuard<'_, ()>, Errno> {
         let mixed = (ino.0 ^ owner.number.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let lane = usize::try_from(mixed >> 48).unwrap_or(0) % LANES;
         deadline::lock(&self.lanes.0[lane])
     }
 
-    /// Somebody is about to ask for a lock. The caller has the lane.
+    /// Notes that a lock is about to be requested. The caller has the lane.
     pub(crate) fn wants_lock(&self, ino: Ino, owner: Owner, bytes: Bytes) -> Before {
         let mut table = self.table.lock();
         let before = table.lockers_of(ino).find(|it| it.owner == owner).cloned();
@@ -258,7 +263,7 @@ impl Files {
         Before(before)
     }
 
-    /// It was refused: the owner has what it had before.
+    /// Restores the owner's previous locks after a rejection.
     pub(crate) fn lock_refused(&self, ino: Ino, owner: &Owner, Before(before): Before) {
         let mut table = self.table.lock();
         table.locker_gone(ino, owner);
@@ -268,7 +273,8 @@ impl Files {
         table.note_locker(ino, owner);
     }
 
-    /// No owner of this number has locks of these bytes any more. The caller has the lane.
+    /// Notes that no owner of this number has locks of these bytes any more. The caller has the
+    /// lane.
     pub(crate) fn unlocked(&self, ino: Ino, owner: &Owner, bytes: Bytes) {
         let mut table = self.table.lock();
         if table.lockers_of(ino).any(|it| it.owner.has_number_of(owner)) {
@@ -279,7 +285,7 @@ impl Files {
         self.unlocked.notify_all();
     }
 
-    /// A descriptor of a handle is being closed.
+    /// Notes that a descriptor of a handle is being closed.
     pub(crate) fn note_closing(&self, ino: Ino, handle: u64) {
         let mut table = self.table.lock();
         let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
@@ -287,12 +293,12 @@ impl Files {
         lockers.filter(|it| it.owner.handle == handle).for_each(|it| it.closing = Some(now));
     }
 
-    /// Whether somebody else's handle that has locks may have been closed within this time.
+    /// Whether the handle of another owner with locks may have been closed within this time.
     pub(crate) fn is_being_unlocked(&self, ino: Ino, owner: &Owner, time: Duration) -> bool {
         self.table.lock().is_being_unlocked(ino, owner, time)
     }
 
-    /// Waits until no such handle is being closed any more, so long at most.
+    /// Waits until no such handle is being closed any more, for at most `time`.
     pub(crate) fn await_closes(&self, ino: Ino, owner: &Owner, time: Duration) {
         let until = RealClock::tick().plus(time);
         let mut table = self.table.lock();
@@ -305,12 +311,12 @@ impl Files {
         }
     }
 
-    /// Whether somebody of this number may have locks of a file.
+    /// Whether an owner with this number may have locks of a file.
     pub(crate) fn may_have_locks(&self, ino: Ino, owner: &Owner) -> bool {
         self.table.lock().lockers_of(ino).any(|it| it.owner.has_number_of(owner))
     }
 
-    /// Who may have locks that came through this handle, which was closed; and all when it was the last one.
+    /// Owners that may have locks through this closed handle; all owners after the last close.
     pub(crate) fn lockers_through(&self, ino: Ino, handle: u64) -> Vec<Owner> {
         let table = self.table.lock();
         let is_last = !table.open.contains_key(&ino);
@@ -318,8 +324,9 @@ impl Files {
         table.lockers_of(ino).map(|it| it.owner).filter(through).collect()
     }
 
-    /// What is to be unlocked of an owner whose handle was closed: all of its number, or its ranges where others of the
-    /// number are, without theirs. Nothing of one that has no locks. The caller has the lane.
+    /// The ranges to unlock for an owner with a closed handle: everything of its number, or, if
+    /// other handles share the number, its own ranges without theirs. Empty for an owner without
+    /// locks. The caller has the lane.
     pub(crate) fn to_unlock(&self, ino: Ino, owner: &Owner) -> Vec<Bytes> {
         let table = self.table.lock();
         let Some(it) = table.lockers_of(ino).find(|it| it.owner == *owner) else {
@@ -340,7 +347,7 @@ impl Files {
         own
     }
 
-    /// An owner has no lock of a file any more. The caller has the lane.
+    /// Removes an owner without locks from a file. The caller has the lane.
     pub(crate) fn locker_gone(&self, ino: Ino, owner: &Owner) {
         let mut table = self.table.lock();
         if table.lockers_of(ino).any(|it| it.owner == *owner) {
@@ -351,7 +358,8 @@ impl Files {
         self.unlocked.notify_all();
     }
 
-    /// The locks of a number could not be given back, and are nobody's: those through one handle, or all.
+    /// Marks the locks of a number as left, because they could not be released: those of one
+    /// handle, or all.
     pub(crate) fn leave_locks(&self, ino: Ino, owner: &Owner, all: bool) {
         let mut table = self.table.lock();
         let left = table.lockers.values().flatten().filter(|it| it.is_left).count();
@@ -368,19 +376,19 @@ impl Files {
         }
     }
 
-    /// Who has left locks of this number that are still to be given back.
+    /// Owners of this number with locks that must still be released.
     pub(crate) fn left_of(&self, ino: Ino, owner: &Owner) -> Vec<Owner> {
         let table = self.table.lock();
         let left = table.lockers_of(ino).filter(|it| it.is_left && it.owner.has_number_of(owner));
         left.map(|it| it.owner).collect()
     }
 
-    /// Whether what an owner had is still to be given back.
+    /// Whether an owner's locks must still be released.
     pub(crate) fn is_left(&self, ino: Ino, owner: &Owner) -> bool {
         self.table.lock().lockers_of(ino).any(|it| it.is_left && it.owner == *owner)
     }
 
-    /// All locks that are to be given back.
+    /// All locks that must still be released.
     pub(crate) fn left_locks(&self) -> Vec<(Ino, Owner)> {
         let table = self.table.lock();
         let all = table.lockers.iter();

@@ -1,11 +1,11 @@
-//! Files that are made without a name. A meta may ask whether they are open as soon as it has made them, before the mount
-//! has heard of that: they count as open while they are made.
+//! Files that are being made without a name. A meta may ask whether they are open as soon as it has
+//! made them, before the mount has the answer: they count as open in the meantime.
 
 use millpond_types::meta::Ino;
 
 use super::Files;
 
-/// A file is being made, until this is dropped: by then it is open, or there is none.
+/// A guard for a file that is being made. When it is dropped, the file is open, or does not exist.
 #[derive(Debug)]
 pub(crate) struct Making<'f> {
     files: &'f Files,
@@ -13,15 +13,15 @@ pub(crate) struct Making<'f> {
 }
 
 impl Files {
-    /// A meta is about to be asked to make this one.
+    /// Notes that a meta is about to be asked to make this file.
     pub(crate) fn making(&self, ino: Ino) -> Making<'_> {
         self.making.lock().insert(ino);
         Making { files: self, ino }
     }
 
-    /// Parts inodes into those that are open and those that are not.
+    /// Divides inodes into open ones and others.
     pub(crate) fn split(&self, inos: Vec<Ino>) -> (Vec<Ino>, Vec<Ino>) {
-        // First: what is made no longer is open by then.
+        // Read first: a file that is no longer being made is open by then.
         let making = self.making.lock().clone();
         let table = self.table.lock();
         inos.into_iter().partition(|ino| making.contains(ino) || table.open.contains_key(ino))

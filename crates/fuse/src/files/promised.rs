@@ -1,4 +1,4 @@
-//! What was answered and no meta knows of yet, as the journal has it.
+//! Changes that were answered and that no meta knows of yet, as in the journal.
 
 use millpond_env::RealClock;
 use millpond_types::meta::{Ino, MetaOp, MetaRequest, SetTime, Timestamp};
@@ -7,7 +7,7 @@ use super::{File, Files, Table, Times, Written, promise};
 use crate::backend::Told;
 use crate::journal::Entry;
 
-/// Bytes that are promised with a request.
+/// Bytes that a request promises.
 fn written(op: &MetaOp) -> Option<Written> {
     match op {
         MetaOp::WriteInline(write) => {
@@ -25,16 +25,16 @@ fn written(op: &MetaOp) -> Option<Written> {
     }
 }
 
-/// Times that are promised with a request, and nothing else.
+/// Times that a request promises, if it promises nothing else.
 fn times(op: &MetaOp) -> Option<Times> {
     let MetaOp::SetAttr { set, .. } = op else { return None };
     let Some(SetTime::At(mtime)) = set.mtime else { return None };
-    // When it is done; until then, when it was promised.
+    // Set to the time of execution; until then it is the time of the promise.
     Some(Times { mtime, ctime: set.ctime.unwrap_or_default() })
 }
 
 impl Table {
-    /// A file shows what was promised of it while it was closed, or by an earlier process.
+    /// Adds to a file the promises made while it was closed, or by an earlier process.
     pub(super) fn overlay_promised(&self, file: &File) {
         let all = self.promised.iter().filter(|(_, (ino, _))| *ino == file.ino);
         for (number, (_, request)) in all {
@@ -47,7 +47,7 @@ impl Table {
         }
     }
 
-    /// What was written to a file is promised now, and nothing that has to be told besides.
+    /// Turns the written bytes of a file into promised ones; the rest to report is dropped.
     fn hand_over(&mut self, number: u64, (ino, now): (Ino, Written)) {
         let Some(open) = self.open.get_mut(&ino) else { return };
         let (told, sent) = (open.written.take().is_some(), open.held.is_some());
@@ -68,8 +68,8 @@ impl Table {
 }
 
 impl Files {
-    /// Takes note of a change that is about to be answered; false when there is no journal to keep it. What was
-    /// written to a file is not held any more when that is what is promised: the caller has the file alone.
+    /// Notes a change that is about to be answered; false without a journal. Held bytes that the
+    /// change contains are released: the caller has exclusive access to the file.
     pub(crate) fn promised(&self, number: u64, ino: Ino, request: &MetaRequest) -> bool {
         let mut table = self.table.lock();
         if table.journal.is_none() {
@@ -93,7 +93,7 @@ impl Files {
         true
     }
 
-    /// A change will be asked for by this request from now on.
+    /// Replaces the request of a change.
     pub(crate) fn promised_as(&self, number: u64, ino: Ino, request: &MetaRequest) {
         let mut table = self.table.lock();
         if let Some(before) = table.promised.get_mut(&number) {
@@ -102,7 +102,7 @@ impl Files {
         }
     }
 
-    /// A meta knows of the change, and says this of the file.
+    /// Notes that a meta has executed the change, and the reported state of the file.
     pub(crate) fn kept(&self, number: u64, told: Option<Told>) {
         let mut table = self.table.lock();
         let Some((ino, _)) = table.promised.remove(&number) else { return };
@@ -118,13 +118,13 @@ impl Files {
         state.promised_times = state.promised_times.filter(|(_, last)| *last != number);
     }
 
-    /// No meta will ever do it.
+    /// Notes that no meta will ever execute the change.
     pub(crate) fn broken(&self, number: u64) {
         self.table.lock().broken += 1;
         self.kept(number, None);
     }
 
-    /// What an earlier process answered and told no meta of.
+    /// Changes that an earlier process answered and did not send to a meta.
     pub(crate) fn left(&self) -> Vec<(u64, Ino, MetaRequest)> {
         let table = self.table.lock();
         let left = table.promised.iter();

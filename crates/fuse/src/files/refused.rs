@@ -1,6 +1,7 @@
-//! Lengths that no meta takes: a quota is used up, or the file would be too long.
+//! Lengths that metas reject: a quota is used up, or the file would be too long.
 //!
-//! Whoever wrote hears of it, once. What was written is given up then, or before when somebody sets another length.
+//! The writer gets the error once. The written bytes are given up then, or earlier when another
+//! length is set.
 
 use millpond_types::meta::Ino;
 
@@ -8,30 +9,31 @@ use super::{File, Files, Open, Written};
 use crate::errno::Errno;
 use crate::journal::Entry;
 
-/// A length that was refused.
+/// A length that was rejected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     errno: Errno,
     written: Written,
-    /// It was given up, and who wrote has not heard of it.
+    /// The bytes were given up, and the writer has not received the error yet.
     is_given_up: bool,
 }
 
-/// Whether a meta will say the same again, as far as it knows.
+/// Whether a repetition would get the same answer, as far as is known.
 const fn is_final(errno: Errno) -> bool {
     matches!(errno.0, libc::EDQUOT | libc::EFBIG)
 }
 
 impl Open {
-    /// A meta takes what it refused before.
+    /// Forgets a rejection, because a meta has accepted the length.
     pub(super) fn note_taken(&mut self) {
         self.refused = self.refused.filter(|refused| refused.is_given_up);
     }
 }
 
 impl Files {
-    /// A meta was told of these bytes, and refused. Bytes that were given up or taken since, or have grown, are told by
-    /// themselves: when two threads tell the same bytes, both are refused, and the writer hears of it once.
+    /// Notes that a meta rejected these bytes. It ignores bytes that were given up or accepted
+    /// since, or have grown, because those are reported separately: when two threads report the
+    /// same bytes, both are rejected, and the writer gets the error once.
     pub(crate) fn refuse_length(&self, file: &File, written: Written, errno: Errno) {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&file.ino).filter(|_| is_final(errno)) else { return };
@@ -40,12 +42,12 @@ impl Files {
         }
     }
 
-    /// Whether a meta has refused the length that a file shows here.
+    /// Whether a meta has rejected the length that a file shows here.
     pub(crate) fn is_length_refused(&self, ino: Ino) -> bool {
         self.refusal(ino).is_some_and(|refused| !refused.is_given_up)
     }
 
-    /// Whether somebody wrote what a meta refused, and has not heard of it.
+    /// Whether a writer has not yet received a rejection.
     pub(crate) fn owes_refusal(&self, ino: Ino) -> bool {
         self.refusal(ino).is_some()
     }
@@ -54,13 +56,13 @@ impl Files {
         self.table.lock().open.get(&ino)?.refused
     }
 
-    /// Gives up what was written of a file when its length was refused.
+    /// Gives up written bytes of a file with a rejected length.
     pub(crate) fn give_up_length(&self, file: &File) {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&file.ino) else { return };
         let Some(refused) = &mut open.refused else { return };
         let mut state = file.state.lock();
-        // What was written since is told by itself.
+        // Bytes written since are reported separately.
         if std::mem::replace(&mut refused.is_given_up, true)
             || state.written != Some(refused.written)
         {
@@ -72,7 +74,7 @@ impl Files {
         table.note(&Entry::Told { ino: file.ino });
     }
 
-    /// Why the length of a file was refused, for who wrote it. What was written is given up.
+    /// The error of a rejected length, for the writer. The written bytes are given up.
     pub(crate) fn take_refusal(&self, file: &File) -> Option<Errno> {
         if !self.owes_refusal(file.ino) {
             return None;

@@ -1,4 +1,4 @@
-//! What was written to chunks, until a meta knows of it.
+//! Writes to chunks until a meta knows of them.
 
 use millpond_types::meta::{Attr, Ino, Timestamp};
 
@@ -6,8 +6,10 @@ use super::{File, Files, Table, Written, overlaid};
 use crate::backend::Told;
 use crate::journal::Entry;
 
-/// A meta is told of bytes under a number, until it answers: a process that is killed meanwhile, or waits too long, may have
-/// been heard, and what comes after must not be undone by that.
+/// A report of written bytes to a meta under a number, until the meta answers.
+///
+/// If the process is killed before that, or waits too long, the report may have been executed, and
+/// must not undo later changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Telling {
     pub(crate) written: Written,
@@ -16,7 +18,7 @@ pub(crate) struct Telling {
 }
 
 impl Table {
-    /// A meta has answered: what is left to tell it of was written since, or refused.
+    /// Notes a meta's answer: the bytes still to report were written since, or rejected.
     fn note_told(&mut self, ino: Ino) {
         let is_left = self.open.get(&ino).is_some_and(|open| open.written.is_some());
         self.note(&if is_left { Entry::Answered { ino } } else { Entry::Told { ino } });
@@ -24,7 +26,7 @@ impl Table {
 }
 
 impl Files {
-    /// Takes note of bytes that were written. True when there was nothing to tell a meta before.
+    /// Notes written bytes. Returns true when there was nothing to report to a meta before.
     pub(crate) fn wrote(&self, file: &File, written: Written) -> bool {
         let mut table = self.table.lock();
         let mut state = file.state.lock();
@@ -36,7 +38,7 @@ impl Files {
         drop(state);
         if let Some(open) = table.open.get_mut(&file.ino) {
             open.written = Some(now);
-            // The time of the last write is worth less than an entry for each.
+            // The time of the last write is not worth an entry for each write.
             if before.is_none_or(|before| before.end != end) {
                 table.note(&Entry::Wrote { ino: file.ino, written: now });
             }
@@ -45,8 +47,8 @@ impl Files {
         before.is_none()
     }
 
-    /// Bytes that a meta was not told of were written at this time, and not when they came here; the
-    /// file's attributes then. Nothing when a meta knows of all, or of a later time.
+    /// Replaces the time of unreported bytes by the actual time of the write; returns the file's
+    /// attributes. `None` when a meta knows all bytes, or a later time.
     pub(crate) fn wrote_at(&self, file: &File, at: Timestamp) -> Option<Attr> {
         let mut table = self.table.lock();
         if let Some(attr) = table.held_at(file, at) {
@@ -54,7 +56,7 @@ impl Files {
         }
         let mut state = file.state.lock();
         let written = state.written.filter(|written| written.data == state.attr.chunk_data())?;
-        // A time that a meta knows already may have been set by hand: it is told of that.
+        // A time that a meta already has may have been set explicitly: that change is sent to it.
         if at > written.at || at <= state.attr.mtime {
             return None;
         }
@@ -70,7 +72,7 @@ impl Files {
         Some(attr)
     }
 
-    /// A meta knows of these bytes now, and says so.
+    /// Notes that a meta knows of these bytes, and its reported state.
     pub(crate) fn told(&self, file: &File, written: Written, told: Told) {
         let attr = told.attr;
         let mut table = self.table.lock();
@@ -92,8 +94,8 @@ impl Files {
         table.note_told(file.ino);
     }
 
-    /// What a meta is to be told of bytes in chunks, and under which sequence and hour: of an attempt that was not answered
-    /// the same again, to be told once. The caller has [`File::telling`].
+    /// The bytes in chunks to report to a meta, with sequence and hour. An unanswered attempt is
+    /// repeated unchanged, so that it is executed once. The caller has [`File::telling`].
     pub(crate) fn begin_telling(
         &self,
         file: &File,
@@ -114,12 +116,12 @@ impl Files {
         Some(telling)
     }
 
-    /// Whether a meta is being told of bytes of a file, or was and has not answered.
+    /// Whether a report of written bytes is in progress, or was not answered.
     pub(crate) fn is_told_of(&self, ino: Ino) -> bool {
         self.table.lock().open.get(&ino).is_some_and(|open| open.telling.is_some())
     }
 
-    /// A meta has refused what it was told: the next attempt is another one.
+    /// Ends a report that a meta rejected: the next attempt gets a new number.
     pub(crate) fn end_telling(&self, file: &File) {
         let mut table = self.table.lock();
         let Some(open) = table.open.get_mut(&file.ino) else { return };

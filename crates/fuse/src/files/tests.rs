@@ -1,4 +1,4 @@
-//! What is remembered, by this process and the next one.
+//! The state that this process keeps, and that the next one inherits.
 
 use millpond_types::meta::{Caller, Extend, FileKind, Layout, LockSpace, MetaOp, SetAttr, SetTime};
 
@@ -10,7 +10,7 @@ fn told(size: u64, version: u64) -> Told {
     Told { attr: attr(size, version), version: 0 }
 }
 
-/// Of inode 5.
+/// Attributes of inode 5.
 pub(crate) fn attr(size: u64, version: u64) -> Attr {
     let time = Timestamp::default();
     Attr {
@@ -47,7 +47,7 @@ fn what_was_written_shows_before_a_meta_knows() {
     let file = files.open(2, told(10, 1));
     assert!(files.wrote(&file, written(30)) && !files.wrote(&file, written(20)));
     assert_eq!(file.attr().size, 30);
-    // An answer that was on its way before the write.
+    // An answer that was in flight before the write.
     assert_eq!(file.learn(told(10, 1)).size, 30);
     let untold = file.untold().unwrap();
     assert_eq!(untold.end, 30);
@@ -68,7 +68,7 @@ fn a_length_is_told_when_only_bytes_before_it_are_new() {
     assert!(!file.is_length_told());
     files.told(&file, written(31), told(31, 2));
     assert!(file.is_length_told());
-    // Cut to nothing elsewhere: what was written is of other bytes, and a meta shall say so.
+    // Cut to nothing elsewhere: the written bytes belong to other data, which a meta must confirm.
     let _ = files.wrote(&file, written(5));
     let cut = Attr { data: 6, chunks: Some(6), size: 40, version: 3, ..attr(0, 3) };
     let _ = file.learn(Told { attr: cut, version: 0 });
@@ -87,7 +87,7 @@ fn the_time_of_a_write_is_the_kernels_unless_a_meta_knows_a_later_one() {
     assert_eq!(files.wrote_at(&file, at(10)), None, "set forward");
     let shown = files.wrote_at(&file, at(7)).unwrap();
     assert_eq!((shown.mtime, shown.size, file.attr().mtime), (at(7), 30, at(7)));
-    // An answer to what was told before does not count as one to this.
+    // An answer to an earlier report does not count for this one.
     files.told(&file, written(30), told(30, 2));
     assert_eq!(file.untold(), Some(Written { at: at(7), ..written(30) }));
     let files = next(&files);
@@ -104,13 +104,13 @@ fn what_a_meta_may_have_been_told_is_told_the_same_again() {
     assert_eq!((first.written, first.sequence, first.hour), (written(30), 40, 7));
     let late = Written { at: Timestamp { secs: 12, nanos: 0 }, ..written(50) };
     let _ = files.wrote(&file, late);
-    // It was not answered; and the process dies.
+    // It was not answered, and the process dies.
     assert_eq!(files.begin_telling(&file, || panic!("it has a number")), Some(first));
     let files = next(&files);
     let file = files.known(told(10, 1));
     assert_eq!(files.begin_telling(&file, || panic!("it has a number")), Some(first));
     files.told(&file, first.written, told(30, 2));
-    // What was written since, and killed before that is told, is told with the time that it had.
+    // Bytes written since, with a kill before their report, are reported with their own time.
     let files = next(&files);
     let file = files.known(told(30, 2));
     let second = files.begin_telling(&file, || (41, 7)).unwrap();
@@ -119,7 +119,7 @@ fn what_a_meta_may_have_been_told_is_told_the_same_again() {
     let files = next(&files);
     assert_eq!(files.known(told(30, 2)).untold(), Some(late), "as it was told");
     let file = files.known(told(30, 2));
-    // What was refused is told under another number.
+    // A rejected report is repeated under another number.
     files.end_telling(&file);
     let files = next(&files);
     let file = files.known(told(30, 2));
@@ -147,7 +147,7 @@ fn a_promised_time_shows_until_more_is_written() {
     let shown = file.attr();
     assert_eq!((shown.size, shown.mtime), (30, at(3)));
     assert!(shown.ctime > at(1_500_000_000), "it was changed now");
-    // A meta knows of the bytes, and not of the time yet.
+    // A meta knows of the bytes, and not yet of the time.
     files.kept(1, Some(Told { attr: Attr { mtime: at(9), ..attr(30, 2) }, version: 2 }));
     assert_eq!(file.attr().mtime, at(3));
     let files = next(&files);
@@ -172,7 +172,7 @@ fn what_a_meta_said_of_capabilities_holds_for_a_while() {
     assert_eq!(file.bare(), Some(bare));
     file.xattrs_change();
     assert_eq!(file.bare(), None);
-    // An answer that was on its way meanwhile.
+    // An answer that was in flight in the meantime.
     file.note_bare(bare, changes);
     assert_eq!(file.bare(), None);
 }
@@ -186,7 +186,7 @@ fn bytes_of_another_data_id_do_not_count() {
     assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
 }
 
-/// The file after so many clones were made and written around.
+/// The file after this many clones were made and written around.
 fn shared(chunks: u64, version: u64) -> Told {
     let attr = Attr { chunks: Some(chunks), is_shared: true, ..attr(10, version) };
     Told { attr, version: 0 }
@@ -200,19 +200,20 @@ fn what_was_written_before_a_clone_counts_in_the_chunks_of_after() {
     assert_eq!(file.learn(shared(5, 2)).size, 30);
     assert_eq!(file.learn(shared(7, 3)).size, 30, "it has the old chunks behind it");
     assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((30, 7)));
-    // A write that had ended before the chunks were left, and is noted after.
+    // A write that ended before the chunks were replaced, and is noted afterwards.
     let _ = file.learn(shared(8, 4));
     assert!(!files.wrote(&file, written(40)));
     assert_eq!((file.attr().size, file.untold().map(|it| it.data)), (40, Some(8)));
     let _ = files.wrote(&file, Written { data: 8, ..written(20) });
     assert_eq!(file.attr().size, 40);
-    // The meta was told of it under the old name, and other chunks came meanwhile: once more.
+    // It was reported to the meta under the old name, and other chunks came in the meantime: once
+    // more.
     let sent = file.untold().unwrap();
     let _ = file.learn(shared(9, 5));
     files.told(&file, sent, shared(9, 6));
     assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((40, 9)));
     assert!(!file.has_untold_elsewhere());
-    // Cut to nothing, and cloned again: what was before does not count.
+    // Cut to nothing and cloned again: earlier writes do not count.
     let cut = Attr { data: 11, chunks: Some(11), size: 0, ..attr(0, 7) };
     assert_eq!(file.learn(Told { attr: cut, version: 0 }).size, 0);
     let again = Attr { chunks: Some(12), is_shared: true, version: 8, ..cut };
@@ -253,7 +254,7 @@ fn the_next_process_knows_what_is_open_and_what_no_meta_was_told() {
     assert!(files.knows(4) && !files.knows(6));
     assert_eq!(files.begin(6, 101).hour, 101);
     assert!(files.knows(6));
-    // The close is sent again, and closes once.
+    // The close is resent, and closes once.
     let _ = files.open(8, told(10, 1));
     let _ = files.close(10, Ino(5));
     let files = next(&files);
@@ -368,7 +369,7 @@ fn what_is_held_of_all_files_is_bounded_and_survives_a_turn() {
         kept += 1;
     }
     assert_eq!(kept, 128);
-    // Written over and over, until the journal has turned some times.
+    // Written repeatedly, until the journal has turned several times.
     let first = open(9);
     for _ in 0..2000 {
         files.sent(&open(10));
@@ -414,7 +415,7 @@ fn all_opens_of_an_inode_agree_about_what_the_kernel_reads() {
     }
     assert_eq!(again.close(16, Ino(5)), Some(backed(3)));
     assert_eq!(again.close(16, Ino(5)), None, "sent again");
-    // The first open has nothing to offer: then no later one does.
+    // The first open offers nothing: then no later one does.
     assert_eq!(again.open_backed(18, told(10, 1), None), None);
     assert_eq!(again.open_backed(20, told(10, 1), Some(backed(9))), None);
     let third = Files::resume(&region).unwrap();
@@ -441,7 +442,7 @@ fn numbers_of_an_earlier_process_are_forgotten_once_they_cannot_come_again() {
     assert!(again.knows(4));
     again.came(304, false, start.plus(HANDED));
     assert!(!again.knows(4) && !again.knows(198), "the kernel has their answers");
-    // Sent again, and not answered yet.
+    // Resent, and not answered yet.
     assert!(again.knows(200) && again.knows(202));
     let _ = again.open(200, told(10, 1));
     assert_eq!(again.numbers().handles, 100, "it is open once");
@@ -458,7 +459,7 @@ fn a_request_that_comes_again_appends_where_it_did_before() {
     files.answered(4);
     let mut files = next(&files);
     assert_eq!(files.append_of(2), Some(100));
-    // The journal does not say what was answered: it is forgotten once the kernel sends nothing again.
+    // The journal does not record answers: the entry is forgotten once the kernel resends nothing.
     let file = files.open(6, told(0, 1));
     for n in 1..400_000 {
         let _ = files.wrote(&file, written(n));
@@ -481,7 +482,7 @@ fn a_request_is_repeated_in_the_session_that_it_was_begun_in() {
     assert_eq!(files.begin(2, 8), begun(7, 70));
     files.replace_session(80);
     assert_eq!(files.begin(4, 8), begun(8, 80));
-    // Killed, and once more after the journal has turned some times.
+    // Killed, and again after the journal has turned several times.
     let mut files = next(&files);
     for _ in 0..2 {
         assert_eq!(files.enter(70), 80, "the one that is in its place");
@@ -517,7 +518,7 @@ fn locks_of_an_open_file_go_with_it() {
     for unique in [2, 4, 6] {
         let _ = files.open(unique, told(10, 1));
     }
-    // Of a process, of two open files, and of one that an earlier version opened.
+    // One of a process, two of open files, and one that an earlier version opened.
     let all = [(70, 2), (71, 2), (72, 4), (73, 0)].map(|(it, handle)| owner(posix, it, handle));
     for it in all {
         locks(&files, it, LockBytes::ALL);
@@ -533,9 +534,9 @@ fn locks_of_an_open_file_go_with_it() {
     let _ = files.close(10, ino);
     assert!(files.lockers_through(ino, 6).is_empty() && files.lockers_through(ino, 0).is_empty());
     let _ = files.close(12, ino);
-    // All that is there, when nobody has it open.
+    // All owners, when the file is no longer open.
     assert_eq!(files.lockers_through(ino, 6), all[2..]);
-    // Killed between the close and the locks: the next process knows that they are left.
+    // Killed between the close and the unlock: the next process knows the left locks.
     let files = next(&files);
     assert_eq!(files.left_locks(), [(ino, all[2]), (ino, all[3])]);
     for it in &all {
@@ -544,7 +545,7 @@ fn locks_of_an_open_file_go_with_it() {
     assert!(next(&files).left_locks().is_empty());
 }
 
-/// The kernel uses the number of an open file again while the word of its close is on its way.
+/// The kernel reuses the number of an open file while the message of its close is in flight.
 #[test]
 fn a_late_close_takes_nothing_from_who_has_the_number_now() {
     for space in [LockSpace::Posix, LockSpace::Flock] {
@@ -563,7 +564,7 @@ fn a_late_close_takes_nothing_from_who_has_the_number_now() {
         files.locker_gone(ino, &before);
         assert_eq!(files.to_unlock(ino, &before), []);
         assert_eq!(files.lockers_through(ino, 4), [now]);
-        // What nobody else of the number has: all that a meta knows of.
+        // The only owner of the number: everything that a meta knows.
         assert_eq!(files.to_unlock(ino, &now), [LockBytes::ALL]);
     }
 }
@@ -585,7 +586,7 @@ fn a_refused_lock_leaves_what_was_there() {
     let files = next(&files);
     assert_eq!(files.to_unlock(ino, &it), [bytes(300, 400)]);
     assert_eq!(files.to_unlock(ino, &other), [bytes(0, 99)]);
-    // Through either of them.
+    // Through either handle.
     files.unlocked(ino, &it, bytes(90, 350));
     let files = next(&files);
     assert_eq!(files.to_unlock(ino, &it), [bytes(351, 400)]);
@@ -594,7 +595,7 @@ fn a_refused_lock_leaves_what_was_there() {
     assert!(!files.may_have_locks(ino, &other));
 }
 
-/// The journal turns at any entry: what is refused then is not lost.
+/// The journal turns at any entry: a rejection at that moment is not lost.
 #[test]
 fn refused_locks_outlive_a_turn_of_the_journal() {
     let mut files = Files::new(Some(Journal::create().unwrap()));
@@ -648,7 +649,7 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     assert!(files.is_left(ino, &it) && !files.is_left(ino, &same));
     assert!(files.left_of(ino, &other).is_empty());
     let _ = files.close(4, ino);
-    // The journal turns some times.
+    // The journal turns several times.
     let file = files.open(6, told(0, 1));
     for n in 1..400_000 {
         let _ = files.wrote(&file, written(n));
@@ -656,10 +657,10 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     let _ = files.close(8, ino);
     let files = next(&files);
     assert_eq!(files.left_locks(), [(ino, it)]);
-    // Also while others have the file open.
+    // Also while other opens of the file remain.
     let _ = files.open(10, told(10, 1));
     assert_eq!(next(&files).left_locks(), [(ino, it)]);
-    // What nobody takes back is bounded.
+    // Locks that are never released are limited.
     for n in 0..5000 {
         let _ = files.wants_lock(Ino(n), other, LockBytes::ALL);
         files.leave_locks(Ino(n), &other, true);
@@ -691,7 +692,7 @@ fn a_length_that_is_refused_is_told_once_and_given_up() {
     assert_eq!((files.take_refusal(&file), files.take_refusal(&file)), (Some(quota), None));
     assert_eq!((file.attr().size, file.untold()), (10, None));
     assert!(!files.is_untold(ino) && !files.owes_refusal(ino));
-    // A quota that is larger when it is told once more.
+    // A larger quota at the next report.
     let _ = files.wrote(&file, written(30));
     files.refuse_length(&file, written(30), quota);
     files.told(&file, written(30), told(30, 2));
@@ -733,12 +734,12 @@ fn another_length_is_set_before_a_refusal_is_told() {
     files.refuse_length(&file, written(30), quota);
     files.give_up_length(&file);
     assert_eq!((file.attr().size, files.is_refused(ino), files.is_untold(ino)), (10, false, false));
-    // What is written then is the meta's, and who wrote before hears of it all the same.
+    // Bytes written afterwards reach the meta, and the earlier writer still gets the error.
     let _ = files.wrote(&file, written(12));
     files.told(&file, written(12), told(12, 2));
     assert!(files.owes_refusal(ino));
     assert_eq!((files.take_refusal(&file), files.take_refusal(&file)), (Some(quota), None));
-    // What was written since the refusal is told by itself.
+    // Bytes written since the rejection are reported separately.
     let _ = files.wrote(&file, written(40));
     files.refuse_length(&file, written(40), quota);
     let _ = files.wrote(&file, written(50));

@@ -1,4 +1,4 @@
-//! Reads that were foreseen, and reads that have to wait for their turn.
+//! Reads of prefetched bytes, and reads that wait for bandwidth.
 
 use millpond_client::FileBytes as Bytes;
 use millpond_fuse_wire::abi::ReadIn;
@@ -8,26 +8,27 @@ use crate::ahead::{Asked, Held, Span};
 use crate::budget::Way;
 use crate::files::File;
 
-/// A read of so many bytes is of several chunks, asked for at once: to fetch it before would only add a copy. Four
-/// processes that read 1 MiB at a time past the kernel's cache were 19 % slower with that.
+/// A read of at least this many bytes covers several chunks, which are fetched concurrently:
+/// prefetching would only add a copy. It made four processes that read 1 MiB at a time past the
+/// kernel's cache 19 % slower.
 const LARGE: usize = 1 << 20;
 
 impl Fs {
-    /// Waits until the mount's bandwidth has room for what a read will bring.
+    /// Waits until the mount's bandwidth has room for a read.
     pub(super) fn pass_read(&self, file: &File, args: &ReadIn) {
         let left = file.bytes().1.saturating_sub(args.offset);
         self.bandwidth.pass(Way::Read, left.min(u64::from(args.size)));
     }
 
-    /// The first bytes of a read, as far as they were fetched before it or are held; how many. The caller has the
-    /// file's gate, and has asked a meta if the mount's mode wants that.
+    /// Fills the first bytes of a read from prefetched or held bytes; returns their number. The
+    /// caller has the file's gate, and has asked a meta if the mount's mode requires it.
     pub(super) fn read_ahead(
         &self,
         file: &File,
         (bytes, args): (Bytes, &ReadIn),
         buf: &mut [u8],
     ) -> usize {
-        // While no changes are heard of, nothing that was fetched before is believed.
+        // While the mount receives no changes, prefetched bytes are not believed.
         if buf.is_empty() || buf.len() >= LARGE || !self.believes(file) {
             return 0;
         }

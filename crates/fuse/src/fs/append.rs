@@ -1,5 +1,5 @@
-//! Appends (`O_APPEND`). The kernel says where the file ends as far as it knows, and does not ask before: what another
-//! mount has appended meanwhile would be written over.
+//! Appends (`O_APPEND`). The kernel uses the end of the file that it knows, without asking first:
+//! it would overwrite bytes that another mount has appended since.
 
 use millpond_fuse_wire::Pages;
 use millpond_fuse_wire::abi::{WriteFlags, WriteIn};
@@ -12,8 +12,9 @@ use crate::files::File;
 use crate::options::Mode;
 
 impl Fs {
-    /// Whether bytes go to the end of the file, wherever that is. Pages that are written back have their places, and
-    /// parts of one asynchronous direct write come at the same time, in any order: only the kernel knows theirs.
+    /// Whether bytes go to the current end of the file. Pages that are written back have fixed
+    /// places, and parts of one asynchronous direct write arrive concurrently, in any order: only
+    /// the kernel knows their places.
     pub(super) fn appends(&self, args: &WriteIn) -> bool {
         let flags = args.flags.cast_signed();
         self.mode != Mode::OneWriter
@@ -22,7 +23,8 @@ impl Fs {
             && !args.write_flags.contains(WriteFlags::CACHE)
     }
 
-    /// Where bytes go that the kernel wants to have at its end of a file. It appends to a file one after the other.
+    /// The offset for bytes that the kernel wants at its end of a file. The kernel sends the
+    /// appends of one file one after the other.
     pub(super) fn append_at(
         &self,
         ticket: &mut Ticket,
@@ -42,10 +44,11 @@ impl Fs {
         Ok(end)
     }
 
-    /// Bytes went elsewhere than the kernel thinks: it drops its pages and attributes of the file.
+    /// Makes the kernel drop its pages and attributes of the file, because bytes went to another
+    /// place than it assumes.
     pub(super) fn wrote_elsewhere(&self, ino: Ino) {
         let Some(device) = self.device.get().cloned() else { return };
-        // The errors are those of what the kernel does not know.
+        // Errors only concern inodes that the kernel does not know.
         self.notices.run(move || drop(device.inval_inode(ino.0, Pages::All)));
     }
 }

@@ -15,8 +15,8 @@ use crate::deadline;
 use crate::errno::Errno;
 use crate::options::Mode;
 
-/// How often a length is set anew, since others bring the file to chunks and cut it to nothing: fewer than a request
-/// may have steps.
+/// How often setting a length is retried while other clients move the file to chunks and cut it to
+/// nothing: fewer than the steps of a request.
 const RESIZE_TRIES: usize = 8;
 
 impl Fs {
@@ -42,8 +42,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Attributes with the time of birth, which the kernel wants to hear once of each inode that a program asks it of: also
-    /// of one that it has just looked up.
+    /// Attributes with the creation time, which the kernel requests once for each inode that a
+    /// program asks it about, even if it has just looked the inode up.
     pub(super) fn statx(&self, ticket: &mut Ticket, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
         let aged = || self.backend.settled.aged(ino, self.mode.kept());
         let known = self.known_attr(ino).map(|told| (told, Duration::ZERO)).or_else(aged);
@@ -59,12 +59,12 @@ impl Fs {
         Ok(())
     }
 
-    /// What no meta needs to be asked for.
+    /// Attributes that are known without asking a meta.
     pub(super) fn known_attr(&self, ino: Ino) -> Option<Told> {
         if let Some(told) = self.known_dir(ino) {
             return Some(told);
         }
-        // The times of a directory in which promises are made are not among what is settled.
+        // The cache of settled attributes lacks the times of a directory with promises.
         let behind = &self.backend.behind;
         if !behind.is_sole() && behind.has_dir(ino) {
             return None;
@@ -87,7 +87,7 @@ impl Fs {
             return Ok(());
         }
         let set = self.with_set_ids_gone(ticket, (ino, set), args.valid)?;
-        // What was written before keeps its time only if the meta hears of it first.
+        // Earlier writes keep their time only if the meta learns of them first.
         self.unless_refused(ino, self.tell(ino))?;
         let before = self.leases.told(ino);
         let told = if set.size.is_some() {
@@ -96,15 +96,15 @@ impl Fs {
             self.set_told(ticket, ino, set)?
         };
         self.send_attr(told, send);
-        // The kernel takes these attributes without a look at its pages. Others changed the file
-        // between, so the next open drops them.
+        // The kernel takes these attributes without checking its pages. Another client changed the
+        // file in between, so the next open drops them.
         if before.is_none_or(|before| before + 1 < told.attr.version) {
             self.leases.forget(ino);
         }
         Ok(())
     }
 
-    /// Somebody opens an inode to read it.
+    /// Updates the access time when an inode is opened for reading.
     pub(super) fn note_read(&self, ticket: &mut Ticket, (told, flags): (Told, i32)) {
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos());
         let reads = flags & libc::O_ACCMODE != libc::O_WRONLY && flags & libc::O_NOATIME == 0;
@@ -113,7 +113,7 @@ impl Fs {
         }
         let set = SetAttr { read: Some(at), ..SetAttr::default() };
         let done = self.backend.attr(ticket, MetaOp::SetAttr { ino: told.attr.ino, set });
-        // Nobody's open fails for that.
+        // An error does not fail the open.
         match (done, self.device.get()) {
             (Ok(_), Some(device)) => drop(device.inval_inode(told.attr.ino.0, Pages::None)),
             (Err(Errno(errno)), _) => tracing::debug!("noting a read: errno {errno}"),
@@ -121,8 +121,9 @@ impl Fs {
         }
     }
 
-    /// Sets attributes of a file whose bytes a meta was told of. No other thread tells of bytes meanwhile, so that the time of an
-    /// earlier write does not replace the time that is set.
+    /// Sets attributes of a file after its bytes were reported to a meta. No other thread reports
+    /// bytes in the meantime, so that the time of an earlier write does not replace the time that
+    /// is set.
     fn set_told(&self, ticket: &mut Ticket, ino: Ino, set: SetAttr) -> Result<Told, Errno> {
         let file = self.files().get(ino).filter(|_| set.mtime.is_some());
         let _shared = file.as_ref().map(|file| deadline::read(&file.gate)).transpose()?;
@@ -130,9 +131,11 @@ impl Fs {
         self.backend.attr(ticket, MetaOp::SetAttr { ino, set })
     }
 
-    /// Where the kernel keeps the time of change, it says it before every fsync: when it wrote what it
-    /// then wrote back. That is what a meta is told soon, in place of when it came here. The file's
-    /// attributes then; nothing when more is wanted.
+    /// Takes the time of a write from the kernel.
+    ///
+    /// A kernel that keeps the modification time sends it before every fsync: the time of the
+    /// write, not of the write-back. A meta gets it soon, in place of the time of arrival. Returns
+    /// the file's attributes, or `None` when the request sets more.
     fn time_of_write(&self, ino: Ino, set: &SetAttr) -> Option<Attr> {
         let Some(SetTime::At(at)) = set.mtime else { return None };
         if self.mode != Mode::OneWriter || !sets_times_of_write(set) {
@@ -140,26 +143,27 @@ impl Fs {
         }
         let file = self.files().get(ino)?;
         let attr = self.files().wrote_at(&file, at)?;
-        // It may be on its way to a meta with the other time.
+        // A report with the other time may be in flight.
         self.files().note_untold(ino);
         self.wake.wake();
         Some(attr)
     }
 
-    /// Attributes of a file whose only name goes with a promise: a program that has the file open sees that at once.
+    /// Attributes of a file without the name that a promise removes: a program that has the file
+    /// open sees that at once.
     pub(super) fn without_names(&self, attr: Attr) -> Attr {
         let is_gone = self.backend.behind.single.gone(attr.ino).is_some();
         if is_gone { Attr { nlink: 0, ..attr } } else { attr }
     }
 
-    /// The kernel says it of a file, too, whose only name it has just removed.
+    /// The kernel also sends it for a file whose only name it has just removed.
     fn time_of_gone(&self, ino: Ino, set: &SetAttr) -> Option<Attr> {
         let gone = self.backend.behind.single.gone(ino)?;
         (sets_times_of_write(set) && !self.files().is_open(ino)).then_some(gone)
     }
 
-    /// Sets a new length, and perhaps other attributes. No read or write of this mount is under way
-    /// meanwhile.
+    /// Sets a new length, and perhaps other attributes. No read or write of this mount runs in the
+    /// meantime.
     pub(super) fn resize(
         &self,
         ticket: &mut Ticket,
@@ -172,10 +176,11 @@ impl Fs {
         }
         let _alone = file.as_ref().map(|file| deadline::write(&file.gate)).transpose()?;
         let size = set.size.unwrap_or(0);
-        // An earlier process cut it before it asked a meta: somebody may have written behind that end since.
+        // An earlier process cut it before it asked a meta: another client may have written beyond
+        // that end since.
         let mut is_cut = self.files().knows(ticket.unique());
         if let Some(file) = &file {
-            // What is held goes with the rest when the file is cut to nothing.
+            // A cut to nothing drops the held bytes too.
             if size == 0 {
                 self.unless_refused(ino, self.tell_of(file))?;
             } else {
@@ -190,7 +195,7 @@ impl Fs {
                 set.stored = old.is_stored();
                 if size != old.size && !set.stored && !std::mem::take(&mut is_cut) {
                     let known = file.as_ref().map_or_else(|| self.files().known(told), Arc::clone);
-                    // Behind a longer end there may be bytes of a write that was never finished.
+                    // Beyond the end there may be bytes of a write that was never finished.
                     let cut = |chunks: &Chunks, old| self.cut(&known, chunks, (size.min(old), old));
                     set.stored = self.change(&known, cut)?.is_none();
                 }
@@ -200,7 +205,7 @@ impl Fs {
             let told = told?;
             let _ = self.here(told);
             if told.attr.size != size {
-                // Its bytes went to chunks between.
+                // Its bytes were moved to chunks in between.
                 continue;
             }
             if let Some(file) = &file {
@@ -215,7 +220,7 @@ impl Fs {
     }
 }
 
-/// The same attributes as `statx(2)` has them.
+/// Converts attributes to the form of `statx(2)`.
 pub(crate) fn statx_of(attr: abi::Attr, born: Option<Timestamp>) -> Statx {
     let time = |secs: u64, nanos| StatxTime {
         tv_sec: secs.cast_signed(),
@@ -247,13 +252,14 @@ pub(crate) fn statx_of(attr: abi::Attr, born: Option<Timestamp>) -> Statx {
     }
 }
 
-/// Whether it is what the kernel says before an fsync: the times of a write, and nothing else.
+/// Whether these are the attributes that the kernel sends before an fsync: the times of a write,
+/// and nothing else.
 pub(super) fn sets_times_of_write(set: &SetAttr) -> bool {
     let times = SetAttr { mtime: set.mtime, ctime: set.ctime, ..SetAttr::default() };
     matches!(set.mtime, Some(SetTime::At(_))) && *set == times
 }
 
-/// What the kernel wants to be set.
+/// The attributes that the kernel sets.
 fn wanted(args: &SetattrIn) -> SetAttr {
     let has = |flag| args.valid.contains(flag);
     let time = |flag, now, secs: u64, nanos| {

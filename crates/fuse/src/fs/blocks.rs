@@ -1,7 +1,8 @@
-//! How much of a file there is (`st_blocks`): programs that copy or pack files see by it which of them have holes.
+//! The number of allocated blocks of a file (`st_blocks`): programs that copy or pack files detect
+//! holes by it.
 //!
-//! What lies before the solid length is there. Behind it the chunks are asked for, once for each state of the file; until
-//! they were, the kernel is told the length, and keeps that for no time.
+//! Everything before the solid length is allocated. Beyond it the chunks are queried, once per
+//! state of the file. Until then the kernel gets the length, and must not cache it.
 
 use millpond_client::FileBytes as Bytes;
 use millpond_types::meta::{Attr, FileKind, Ino, STORED_MAX};
@@ -15,10 +16,10 @@ use crate::recent;
 
 /// Bytes of a block of `st_blocks`.
 const UNIT: u64 = 512;
-/// Files that are remembered.
+/// The number of remembered files.
 const COUNTED_MAX: usize = 1 << 14;
-/// A file that is open to be written, in blocks, at least: the kernel may have pages of it that it has not written back, and
-/// what has no blocks at all counts as a hole for some programs.
+/// The smallest number of blocks of a file opened for writing: the kernel may have pages of it that
+/// it has not written back, and some programs treat a file without blocks as a hole.
 const WRITTEN_MIN: u64 = 8;
 
 /// A state of a file.
@@ -35,7 +36,7 @@ impl State {
     }
 }
 
-/// Bytes of files that have holes.
+/// Cached numbers of bytes of files with holes.
 #[derive(Debug)]
 pub(crate) struct Counted(Cache<u64, (State, u64)>);
 
@@ -46,13 +47,13 @@ impl Default for Counted {
 }
 
 impl Fs {
-    /// How many blocks a file has; nothing where its chunks have to be asked for first.
+    /// The number of blocks of a file; `None` when its chunks must be queried first.
     pub(super) fn blocks(&self, attr: &Attr) -> Option<u64> {
         if attr.is_stored() && attr.kind == FileKind::Regular {
             let known = self.backend.contents.get(&attr.ino.0);
             let known = known.filter(|it| it.attr.version == attr.version);
             let bytes = known.map_or(STORED_MAX, |content| content.bytes.len());
-            // In blocks of local file systems, where the file is as long.
+            // In blocks of local file systems, if the file is that long.
             let bytes = (bytes as u64).next_multiple_of(u64::from(BLOCK));
             return Some(attr.size.min(bytes).div_ceil(UNIT));
         }
@@ -65,19 +66,20 @@ impl Fs {
         Some(bytes.div_ceil(UNIT).max(least))
     }
 
-    /// Asks for the chunks of a file of which that is not known.
+    /// Queries the chunks of a file with an unknown number of blocks.
     pub(super) fn count_blocks(&self, attr: &Attr) {
         if self.blocks(attr).is_some() {
             return;
         }
         match self.count(attr) {
             Ok(bytes) => self.counted.0.insert(attr.ino.0, (State::of(attr), bytes)),
-            // The kernel is told the length.
+            // The kernel then gets the length.
             Err(Errno(errno)) => tracing::debug!("counting inode {}: errno {errno}", attr.ino),
         }
     }
 
-    /// In one-writer mode the kernel has bytes that nobody here knows of.
+    /// Whether a file may have holes. In one-writer mode the kernel has bytes that this process
+    /// does not know.
     fn may_have_holes(&self, attr: &Attr) -> bool {
         attr.kind == FileKind::Regular
             && !attr.is_shared
@@ -97,7 +99,7 @@ impl Fs {
     }
 }
 
-/// The bytes that are there of a file behind its solid length and before it; `lens` tells how many chunks have.
+/// The number of allocated bytes of a file; `lens` returns the lengths of its chunks.
 fn count(
     attr: &Attr,
     chunk: u64,
@@ -117,7 +119,7 @@ fn count(
         }
         at = some.end;
     }
-    // What was not looked at counts as bytes.
+    // Chunks that were not queried count as full.
     Ok(there + attr.size.saturating_sub(u64::from(last) * chunk))
 }
 

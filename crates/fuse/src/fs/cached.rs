@@ -1,4 +1,4 @@
-//! Opens of files that are on a local disk: whether the kernel reads them by itself, or this process does.
+//! Opens of files in the local cache: read by the kernel itself, or by this process.
 
 use std::os::fd::AsFd as _;
 
@@ -12,13 +12,15 @@ use crate::cached::{Asked, Cache, Hit};
 use crate::errno::Errno;
 use crate::files::Backed;
 
-/// Whoever reads this attribute of a file has it fetched into the cache, and is told how far that is:
-/// `millpond warmup --cache` does. No listing has it, and a mount without a cache does not know it.
+/// Reading this attribute of a file orders its fetch into the cache and returns the progress, as
+/// `millpond warmup --cache` does. No listing contains it, and a mount without a cache does not
+/// know it.
 pub(super) const ATTRIBUTE: &[u8] = b"user.millpond.cache";
 
 impl Fs {
-    /// Answers an open of a file to read it. All opens of an inode agree about whether the kernel reads it by
-    /// itself: the first one decides. An open file is named by the request that opened it, which is the only one.
+    /// Answers an open of a file for reading. All opens of an inode agree about whether the kernel
+    /// reads it by itself: the first one decides. The unique number of the opening request serves
+    /// as the file handle.
     pub(super) fn open_to_read(&self, unique: u64, told: Told) -> OpenOut {
         let ino = told.attr.ino;
         let mut hit = None;
@@ -42,12 +44,12 @@ impl Fs {
             cache.note_passed(ino, key);
             cache.numbers().passed.inc();
         }
-        // The kernel takes few other flags with it (`FOPEN_PASSTHROUGH_MASK`), and none to keep its pages. A flush at
-        // each close gives locks back.
+        // The kernel combines few other flags with it (`FOPEN_PASSTHROUGH_MASK`), and none to keep
+        // its pages. A flush at each close releases locks.
         OpenOut::passthrough(unique, OpenFlags::NONE, id)
     }
 
-    /// A name of the kernel for a file of the cache, for the first open of an inode.
+    /// Registers a file of the cache with the kernel, for the first open of an inode.
     fn offer(&self, cache: &Cache, ino: Ino, hit: &Hit) -> Option<Backed> {
         if !cache.passes() || self.files().is_open(ino) {
             return None;
@@ -69,7 +71,8 @@ impl Fs {
         }
     }
 
-    /// An open file was closed; `backed` is what the kernel read it from, with the last close.
+    /// Handles the close of an open file; `backed` is the kernel's backing file after the last
+    /// close.
     pub(super) fn close_cached(&self, ino: Ino, backed: Option<Backed>) {
         if let Some(backed) = backed {
             self.let_go(backed);
@@ -79,7 +82,7 @@ impl Fs {
         }
     }
 
-    /// What an earlier process had the kernel read by itself stays where it is.
+    /// Keeps the backing files that an earlier process gave to the kernel.
     pub(crate) fn keep_backed(&self) {
         let Some(cache) = &self.cached else { return };
         for (ino, Backed { key, .. }) in self.files().all_backed() {
@@ -100,7 +103,7 @@ impl Fs {
         true
     }
 
-    /// Has a file fetched into the cache, and says how far that is.
+    /// Orders the fetch of a file into the cache, and returns the progress.
     pub(super) fn ask_cache(&self, ticket: &mut Ticket, ino: Ino) -> Result<Vec<u8>, Errno> {
         let cache = self.cached.as_ref().ok_or(Errno::NODATA)?;
         let told = self.backend.attr(ticket, MetaOp::GetAttr { ino })?;

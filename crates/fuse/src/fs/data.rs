@@ -1,4 +1,4 @@
-//! Bytes: read, written, made durable.
+//! Reading and writing bytes, and making them durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,37 +23,38 @@ use crate::errno::Errno;
 use crate::files::{File, Telling, Written};
 use crate::options::Mode;
 
-/// Zeros are written in pieces of so many bytes.
+/// The size in bytes of the pieces in which zeros are written.
 const ZEROS: usize = 1 << 20;
-/// What is shorter is copied: that costs less than to give it back after the answer.
+/// Shorter ranges are copied: that costs less than returning lent memory after the answer.
 const LENT_MIN: usize = 64 << 10;
-/// How often bytes are read that are missing from a file which others cut meanwhile.
+/// How often a read of missing bytes is retried while other clients cut the file.
 const READ_TRIES: usize = 16;
-/// Whoever tells of many files waits for one of them so long: most writes are over by then.
+/// How long a thread that reports many files waits for one of them: most writes are over by then.
 const GATE: Duration = Duration::from_millis(10);
 
 impl Fs {
-    /// How the kernel shall treat a file that is opened, of which a meta just said this.
+    /// The open flags for a file with these attributes, which a meta has just reported.
     pub(super) fn open_flags(&self, attr: Attr) -> OpenFlags {
         let parallel = OpenFlags::PARALLEL_DIRECT_WRITES;
         match self.mode {
             Mode::Strict => parallel.with(OpenFlags::DIRECT_IO),
             Mode::ReadOnly => OpenFlags::KEEP_CACHE,
-            // What was closed before this open is seen, though the word of it may be on its way.
+            // An open sees all writes closed before it, even if the notification is still in
+            // flight.
             Mode::CloseToOpen if self.backend.behind.has_file(attr.ino) => {
-                // What the kernel has of it went through it.
+                // The kernel's cached bytes of it came through this mount.
                 self.leases.tells(attr.ino, attr.version);
                 parallel.with(OpenFlags::KEEP_CACHE)
             }
             Mode::CloseToOpen if self.leases.told(attr.ino) != Some(attr.version) => {
                 if let Some(device) = self.device.get() {
-                    // Waits for nothing. An inode that the kernel does not know is none to drop.
+                    // Does not block. An inode that the kernel does not know needs no drop.
                     let _ = device.inval_inode(attr.ino.0, Pages::None);
                 }
                 self.leases.tells(attr.ino, attr.version);
                 parallel
             }
-            // The kernel drops its pages when it hears of another time of change.
+            // The kernel drops its pages when it sees another modification time.
             _ => parallel.with(OpenFlags::KEEP_CACHE),
         }
     }
@@ -66,7 +67,8 @@ impl Fs {
         send: Send<'_>,
     ) -> Result<(), Errno> {
         let flags = args.flags.cast_signed();
-        // Who opens a file to read it reads it: the bytes of a small one come with the answer.
+        // An open for reading is usually followed by a read: the bytes of a small file come with
+        // the answer.
         let reads = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
         let mut told = if let Some(told) = self.known_file(ino) {
             told
@@ -76,8 +78,9 @@ impl Fs {
             self.backend.attr(ticket, MetaOp::GetAttr { ino })?
         };
         if told.attr.nlink == 0 && self.mode == Mode::CloseToOpen {
-            // The name that led here is gone, and the word of it on its way: then the kernel looks the
-            // name up anew. But what is open can be opened again (/proc/PID/fd): that comes back here.
+            // The name that led here is gone, with the notification in flight: the kernel then
+            // looks the name up again. But an open file can be opened again (/proc/PID/fd): that
+            // attempt comes here a second time.
             let again = self.leases.second_try(ticket.pid, ino);
             if !(again && self.files().is_open(ino)) {
                 return Err(Errno::STALE);
@@ -128,7 +131,7 @@ impl Fs {
                 Err(Unread::Missing) => {}
                 done => return done.map_err(Errno::from),
             }
-            // A client that takes bytes out of chunks says so before: then they are not lost.
+            // A client reports it before it removes bytes from chunks: then they are not lost.
             let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             if (now.chunks, now.cuts) == (was.chunks, was.cuts) {
                 break;
@@ -142,7 +145,7 @@ impl Fs {
         Err(Errno::IO)
     }
 
-    /// Reads a file by what is known of it, or what a meta says.
+    /// Reads a file by its cached attributes, or by those of a meta.
     fn read_known(
         &self,
         ticket: &mut Ticket,
@@ -160,8 +163,8 @@ impl Fs {
         let hears = self.mode == Mode::CloseToOpen;
         let mut is_believed = self.believes(file) && (end <= file.bytes().1 || hears);
         if !is_believed && !file.told().is_stored() {
-            // Somebody else may have written more, or have cut the file to nothing, or have written to it after it was
-            // cloned: then its bytes have another name.
+            // Another client may have written more, have cut the file to nothing, or have written
+            // to it after it was cloned: then its bytes have another name.
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             is_believed = true;
         }
@@ -179,7 +182,7 @@ impl Fs {
         let len = size.min(end).saturating_sub(args.offset);
         let len = usize::try_from(len).unwrap_or(0);
         if scratch.len() < len {
-            // It keeps its length: clearing memory that is read into costs as much as the copy.
+            // It keeps its length: clearing memory before a read costs as much as the copy.
             scratch.resize(len, 0);
         }
         let buf = &mut scratch[..len];
@@ -216,7 +219,7 @@ impl Fs {
             file.note_pages();
         }
         self.bandwidth.pass(Way::Write, data.len() as u64);
-        // A refusal of what was written before.
+        // The error of an earlier rejected write.
         self.report(&file, Ok(()))?;
         if !self.believes(&file) {
             let _ = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
@@ -237,8 +240,8 @@ impl Fs {
             done = done.and_then(|()| self.tell_full(&file, root, before));
         }
         let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        // The kernel writes past its pages and drops them before. What it reads into new ones while an asynchronous write is
-        // on its way are the bytes of before, and nothing tells it so afterwards.
+        // The kernel writes past its pages and drops them before. New pages that it fills during an
+        // asynchronous write have the old bytes, and it gets no other signal to drop them.
         if args.write_flags.contains(WriteFlags::LOCKOWNER) && file.has_pages() {
             let pages = Pages::Range { offset, len: data.len() as u64 };
             let answer = done.map_or_else(Answer::Failed, |()| Answer::Written(bytes));
@@ -276,8 +279,8 @@ impl Fs {
         self.wrote(file, chunks.bytes(), filled)
     }
 
-    /// Writes behind the end: what may lie between from a write that was never finished becomes zeros
-    /// first.
+    /// Writes beyond the end. First zeros the gap, which may contain bytes of a write that was
+    /// never finished.
     fn write_behind_gap(
         &self,
         file: &File,
@@ -292,8 +295,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Takes note of bytes that were written: a meta is told soon, in a strict mount before the write
-    /// is answered. The caller has the file's gate.
+    /// Notes written bytes: a meta is informed soon, in a strict mount before the write is
+    /// answered. The caller has the file's gate.
     pub(super) fn wrote(&self, file: &File, bytes: Bytes, filled: Filled) -> Result<(), Errno> {
         self.ahead.changed(file.ino);
         file.filled(filled);
@@ -305,7 +308,7 @@ impl Fs {
         if self.mode == Mode::Strict { self.report(file, self.tell_of(file)) } else { Ok(()) }
     }
 
-    /// Whether a file's gate is not to be had soon: somebody may wait for a chain, for up to a minute.
+    /// Whether a file's gate stays taken: its holder may wait for a chain, for up to a minute.
     pub(crate) fn is_in_use(&self, ino: Ino) -> bool {
         let Some(file) = self.files().get(ino) else { return false };
         if self.backend.behind.has_file(ino) || self.files().has_held(ino) {
@@ -315,7 +318,7 @@ impl Fs {
         }
     }
 
-    /// Tells a meta what was written to a file, if it is open here.
+    /// Reports written bytes of a file to a meta, if it is open here.
     pub(crate) fn tell(&self, ino: Ino) -> Result<(), Errno> {
         if !self.files().is_untold(ino) {
             return Ok(());
@@ -325,15 +328,15 @@ impl Fs {
             let _alone = deadline::write(&file.gate)?;
             return self.settle(&file);
         }
-        // A cut that came between would be undone.
+        // A concurrent cut would be undone.
         let _shared = deadline::read(&file.gate)?;
         self.tell_of(&file)
     }
 
-    /// Tells a meta what was written; the caller has the file's gate.
+    /// Reports written bytes to a meta; the caller has the file's gate.
     pub(crate) fn tell_of(&self, file: &File) -> Result<(), Errno> {
         let _one = deadline::lock(&file.telling)?;
-        // An attempt that was not answered before is repeated; then what was written since is told.
+        // Repeats an earlier unanswered attempt, then reports the bytes written since.
         loop {
             let mut ticket = self.backend.own_ticket();
             let mut is_first = false;
@@ -344,7 +347,7 @@ impl Fs {
             let Some(telling) = self.files().begin_telling(file, name) else { return Ok(()) };
             let named = ticket.named((telling.sequence, telling.hour));
             let told = self.tell_once(file, telling, named);
-            // What was refused under an earlier number, a meta may not know any more.
+            // A rejection of an earlier number may be outdated.
             if is_first || told.is_err() && self.files().is_told_of(file.ino) {
                 return told;
             }
@@ -365,7 +368,7 @@ impl Fs {
                 self.files().refuse_length(file, written, error.into());
                 self.full.refused(file.ino, error);
                 if error != MetaError::Io {
-                    // It says the same whenever it is asked for that again.
+                    // A repetition would get the same answer.
                     self.files().end_telling(file);
                 }
                 return Err(error.into());
@@ -378,8 +381,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Bytes are durable before a write is answered, so a file that is no longer than a meta knows it
-    /// to be has nothing to wait for: its time of change follows as after every write.
+    /// Answers an fsync. Bytes are durable before a write is answered, so a file within the length
+    /// that a meta knows needs no wait: its modification time follows as after every write.
     pub(super) fn sync(&self, ino: Ino, send: Send<'_>) -> Result<(), Errno> {
         self.keep_promises(ino)?;
         let told = self.files().get(ino).is_some_and(|file| file.is_length_told())
@@ -392,7 +395,8 @@ impl Fs {
         Ok(())
     }
 
-    /// What was written is the meta's, length and time, before a close is answered; or promised to be.
+    /// Answers a close after a meta has the length and time of the written bytes, or after they are
+    /// promised.
     pub(super) fn flush(&self, ino: Ino, args: FlushIn, send: Send<'_>) -> Result<(), Errno> {
         self.files().note_closing(ino, args.fh);
         let told = self.backend.behind.failure(ino).and_then(|()| {
@@ -402,21 +406,21 @@ impl Fs {
                 self.tell_application(ino)
             }
         });
-        // Who gets the lock next sees what was written; and whatever becomes of the one, the other is done.
+        // The next owner of the lock must see the written bytes; both steps run even if one fails.
         let unlocked = self.unlock_at_flush(ino, args);
         told.and(unlocked)?;
         send(Reply::Done);
         Ok(())
     }
 
-    /// The close of a larger file is kept before it is answered, but in the mode in which nobody else looks: what waiting costs is
-    /// little beside its bytes, and those are durable already.
+    /// Keeps the promises of a larger file before its close is answered, except in one-writer mode:
+    /// the wait is short compared to the time for its bytes, and those are durable already.
     fn keeps_at_close(&self, ino: Ino) -> Result<(), Errno> {
         let is_small = || self.files().get(ino).is_some_and(|file| file.told().is_stored());
         if self.mode == Mode::OneWriter || is_small() { Ok(()) } else { self.keep_promises(ino) }
     }
 
-    /// Tells a meta what was written; a refusal is told to the application, and once.
+    /// Reports written bytes to a meta; the application gets a rejection once.
     fn tell_application(&self, ino: Ino) -> Result<(), Errno> {
         let told = self.tell(ino);
         match self.files().get(ino) {
@@ -425,7 +429,7 @@ impl Fs {
         }
     }
 
-    /// Counts a close, whether what was written can be told or not, and gives locks back.
+    /// Counts a close, whether or not the written bytes can be reported, and releases locks.
     pub(super) fn release(
         &self,
         ticket: &Ticket,
@@ -465,7 +469,7 @@ impl Fs {
         self.report(&file, self.settle(&file))?;
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         if !args.mode.contains(FallocateMode::PUNCH_HOLE) {
-            // No room is reserved. A program that asks for more than there is hears so now.
+            // No room is reserved. A program that asks for more than is free gets the error now.
             self.check_room(ticket, ino, end.saturating_sub(attr.size.max(args.offset)))?;
         }
         let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
@@ -485,13 +489,13 @@ impl Fs {
             }
             if end > size && !keeps { self.cut(&file, chunks, (size, size)) } else { Ok(()) }
         };
-        // Whoever cuts it to nothing at this moment comes after this.
+        // A concurrent cut to nothing is ordered after this.
         if let Some(chunks) = self.change(&file, allocate)? {
             if end > file.attr().size && !keeps {
                 let set = SetAttr { size: Some(end), ..SetAttr::default() };
                 let _ = file.learn(self.backend.attr(ticket, MetaOp::SetAttr { ino, set })?);
             } else {
-                // Also where nothing is to be done, it has been changed.
+                // Even without an effect it counts as a change.
                 self.wrote(&file, chunks.bytes(), Filled::default())?;
             }
         }
@@ -499,8 +503,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Cuts what lies behind `size` off a file that has at most `old` bytes in its chunks. Metas know before and after it
-    /// that bytes are taken out. The caller has the file alone.
+    /// Cuts bytes beyond `size` off a file that has at most `old` bytes in its chunks. Metas know
+    /// before and after the cut that bytes are removed. The caller has exclusive access to the
+    /// file.
     pub(super) fn cut(
         &self,
         file: &File,
@@ -513,11 +518,12 @@ impl Fs {
         }
         self.hollow(file, size, false)?;
         let cut = self.backend.cut(chunks, cuts);
-        // Also when it failed: part of it may be done.
+        // Also after a failure: a part of it may be done.
         cut.and(self.hollow(file, size, true))
     }
 
-    /// Tells a meta that bytes from `from` on are taken out of chunks from now on, or have been.
+    /// Reports to a meta that bytes from `from` on are about to be removed from chunks, or have
+    /// been.
     fn hollow(&self, file: &File, from: u64, ended: bool) -> Result<(), Denied> {
         let (changes, before) = (self.backend.settled.changes(file.ino), file.filled_before(from));
         let op = MetaOp::Hollow(Hollow { ino: file.ino, from, ended });
@@ -527,7 +533,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Makes a range zeros: whole chunks go, parts are written over.
+    /// Fills a range with zeros: whole chunks are removed, parts are overwritten.
     fn write_zeros(
         &self,
         file: &File,
@@ -555,7 +561,7 @@ impl Fs {
     }
 }
 
-/// What is about to be written to the chunks of a file.
+/// The range of a write to the chunks of a file.
 pub(super) fn filled(file: &File, (offset, data): (u64, &[u8])) -> Filled {
     Filled { from: offset, to: offset + data.len() as u64, cuts: file.told().cuts }
 }

@@ -1,4 +1,4 @@
-//! Directories, in pages straight from a meta: nothing of a listing is kept.
+//! Directories, in pages from a meta: listings are not cached.
 
 use millpond_fuse_wire::abi::{Attr as KernelAttr, EntryOut, OpenFlags, OpenIn, OpenOut, ReadIn};
 use millpond_fuse_wire::{DirBuffer, FileKind as EntryKind, Reply};
@@ -13,9 +13,9 @@ use crate::errno::Errno;
 /// Cookies of the two entries that every directory has; those of a meta are larger.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
-/// Bytes of an average entry: names of some twenty bytes.
+/// Bytes of an average entry, with a name of some twenty bytes.
 const ENTRY_BYTES: usize = 48;
-/// The same with attributes.
+/// Bytes of an average entry with attributes.
 const ENTRY_PLUS_BYTES: usize = 176;
 
 impl Fs {
@@ -80,8 +80,7 @@ impl Fs {
     }
 }
 
-/// Adds an entry, with attributes when the kernel may be told for how long it keeps them; false when
-/// there is no room for it.
+/// Adds an entry, with attributes if the kernel may cache them; false when it does not fit.
 fn push(
     buffer: &mut DirBuffer,
     (dir, entry): (Ino, &DirEntry),

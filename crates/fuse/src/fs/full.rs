@@ -1,5 +1,5 @@
-//! Quotas that are used up, as far as this mount knows: it tells a meta of bytes that are written there before it answers
-//! the write. Programs look at what `write` returns, and many of them never at what `close` does.
+//! Quotas known to be used up: this mount reports bytes written under them to a meta before it
+//! answers the write. Programs check the result of `write`, and many never check that of `close`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,27 +17,27 @@ use crate::errno::Errno;
 use crate::files::File;
 use crate::recent;
 
-/// How long a file counts for the quota that a meta named: it may be moved.
+/// How long the quota of a file is believed: the file may be moved.
 const BELIEVED: Duration = Duration::from_secs(5);
-/// Files that are remembered, and quotas that are used up.
+/// The number of remembered files, and of quotas that are used up.
 const FILES_MAX: usize = 1 << 12;
 const FULL_MAX: usize = 1 << 8;
 
-/// What is known to be full.
+/// Quotas known to be full.
 #[derive(Debug)]
 pub(crate) struct Full {
-    /// There is something at all.
+    /// Whether there are any.
     any: AtomicBool,
     state: Mutex<State>,
-    /// By file: the directory whose quota the file counts for, and the time at which a meta said so.
+    /// By file: the directory with the quota that applies to it, and the time of a meta's answer.
     of: Cache<u64, (Option<Ino>, Tick)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Files that were refused a length since somebody looked.
+    /// Files with a rejected length since the last check.
     refused: Vec<Ino>,
-    /// Directories whose quota is used up, and the time at which this mount heard of it.
+    /// Directories with a used-up quota, and when this mount learned of it.
     roots: HashMap<Ino, Tick>,
 }
 
@@ -49,7 +49,7 @@ impl Default for Full {
 }
 
 impl Full {
-    /// A meta has refused what was written to a file.
+    /// Notes that a meta has rejected bytes of a file.
     pub(crate) fn refused(&self, ino: Ino, error: MetaError) {
         if error != MetaError::Quota {
             return;
@@ -86,8 +86,8 @@ impl Full {
 }
 
 impl Fs {
-    /// The directory of a quota that is used up and that a file counts for, if its writer is to hear at once whether it may
-    /// become longer.
+    /// The directory of a used-up quota that applies to a file, if a write must check at once
+    /// whether the file may grow.
     pub(super) fn full_quota_of(&self, ticket: &mut Ticket, ino: Ino) -> Option<Ino> {
         if !self.full.any.load(Ordering::Acquire) {
             return None;
@@ -114,11 +114,12 @@ impl Fs {
         root
     }
 
-    /// Tells a meta what was written to a file whose quota is used up; the writer hears the meta's answer.
+    /// Reports bytes written to a file with a used-up quota to a meta; the writer gets the meta's
+    /// answer.
     pub(super) fn tell_full(&self, file: &File, root: Ino, before: u64) -> Result<(), Errno> {
         self.report(file, self.tell(file.ino))?;
         if file.bytes().1 > before {
-            // Somebody has made room.
+            // Room was made.
             self.full.remove(root);
         }
         Ok(())

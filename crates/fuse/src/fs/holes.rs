@@ -1,7 +1,8 @@
-//! Where a file has bytes and where none were written (`SEEK_DATA`, `SEEK_HOLE`), for programs that copy what is there.
+//! The data and holes of a file (`SEEK_DATA`, `SEEK_HOLE`), for programs that copy only data.
 //!
-//! All before the solid length is there. Behind it chunks are asked for: one that is absent is a hole, and what lies behind
-//! the end of a short one. A file whose chunks others share, and a file that is open to be written, has bytes everywhere.
+//! Everything before the solid length is data. Beyond it chunks are queried: an absent chunk is a
+//! hole, and so is the rest of a short one. A file with chunks shared by others, and a file opened
+//! for writing, count as data everywhere.
 
 use std::ops::Range;
 
@@ -20,19 +21,19 @@ use crate::options::Mode;
 
 /// A file in the store has holes of whole blocks, as local ones do.
 const BLOCK: u64 = super::BLOCK as u64;
-/// Chunks that are asked for at once.
+/// Chunks that are queried at once.
 pub(super) const ASKED: u32 = 1024;
-/// Chunks that one request looks through; what lies behind them counts as bytes.
+/// Chunks that one request examines; the rest counts as data.
 pub(super) const LOOKED_MAX: u32 = 1 << 16;
 
-/// What is looked for.
+/// The target of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seek {
     Data,
     Hole,
 }
 
-/// A file as far as it matters.
+/// The parts of a file that matter for a search.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     size: u64,
@@ -40,8 +41,8 @@ struct Shape {
     chunk: u64,
 }
 
-/// The first place from `offset` on that is looked for; `lens` tells how many bytes of their own chunks have. Nothing where
-/// no byte comes any more.
+/// The first match from `offset` on; `lens` returns the lengths of chunks. `None` when no byte
+/// follows.
 fn found(
     shape: Shape,
     (seek, offset): (Seek, u64),
@@ -73,7 +74,7 @@ fn found(
     }
     let behind = u64::from(last) * chunk;
     Ok(match seek {
-        // Of what was not looked at nobody knows: a chunk of it counts as bytes.
+        // Chunks that were not examined count as data.
         Seek::Data if last < end => Some(behind),
         Seek::Data => None,
         Seek::Hole if last < end => Some(behind + chunk),
@@ -81,7 +82,7 @@ fn found(
     })
 }
 
-/// The same of a file in the store, which has its bytes at the beginning.
+/// The first match in a file in the store, which has its bytes at the beginning.
 fn found_in_store(content: &Content, (seek, offset): (Seek, u64)) -> Option<u64> {
     let size = content.attr.size;
     let there = (content.bytes.len() as u64).next_multiple_of(BLOCK).min(size);
@@ -105,7 +106,8 @@ impl Fs {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::INVAL),
         };
-        // What the kernel has not written back is not here: it takes all for bytes.
+        // This process does not know bytes that the kernel has not written back: the kernel then
+        // treats the whole file as data.
         if self.mode == Mode::OneWriter {
             return Err(Errno::NOSYS);
         }
@@ -138,7 +140,8 @@ impl Fs {
         };
         let mut place = look(solid)?;
         if !is_full {
-            // Chunks of before are no answer about a file that somebody has cut or cloned meanwhile.
+            // The lengths of old chunks are invalid for a file that was cut or cloned in the
+            // meantime.
             let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
             let names = |it: &Attr| (it.data, it.chunks, it.cuts, it.is_shared, it.size);
             if names(&now) != names(&attr) {
@@ -149,7 +152,7 @@ impl Fs {
         Ok(())
     }
 
-    /// How many bytes these chunks have; 0 of those that are absent.
+    /// The lengths of these chunks in bytes; 0 for absent ones.
     pub(super) fn lens_of(&self, bytes: Bytes, some: Range<u32>) -> Result<Vec<u32>, Errno> {
         let place = |index| PlacedChunk {
             chain: bytes.layout.chain(index),

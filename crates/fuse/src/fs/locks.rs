@@ -1,12 +1,12 @@
 //! Locks on files, kept by the metas, so that they hold between mounts.
 //!
-//! A lock that is waited for is tried at once; when it is in another's way the request is handed back
-//! as [`Waiting`], and a thread of the mount tries it again and again: a thread that serves requests
-//! must not wait, because the unlock it waits for is a request too.
+//! A blocking lock request is tried at once. When another lock conflicts, the request is handed
+//! back as [`Waiting`], and a thread of the mount retries it: a thread that serves requests must
+//! not wait, because the unlock it waits for is a request too.
 //!
-//! What the process that waited did not want any longer when it was given, it is given all the same: it hears so.
-//! What a close gives back and no meta takes back is repeated, by a thread of the mount and by the next process,
-//! until one does.
+//! A waiting process gets the lock even if it no longer wants it when it is granted, and receives
+//! the result. If a close cannot release its locks, a thread of the mount, and the next process,
+//! repeat the release until it succeeds.
 
 use millpond_fuse_wire::abi::{FileLock as KernelLock, FlushIn, LkIn, LockFlags, ReleaseIn};
 use std::time::Duration;
@@ -27,22 +27,22 @@ use crate::files::{LockBytes, Owner};
 pub(crate) struct Waiting {
     ino: Ino,
     lock: FileLock,
-    /// The open file through which it is wanted.
+    /// The open file of the request.
     handle: u64,
-    /// It is refused then.
+    /// The time at which it is rejected, if any.
     until: Option<Tick>,
 }
 
 impl Waiting {
-    /// The errno of an interrupt: a process that did not want to wait hears that another lock is in the way.
+    /// The errno of an interrupt; a non-blocking request gets that another lock conflicts.
     pub(crate) const fn interrupted(&self) -> i32 {
         if self.until.is_some() { libc::EAGAIN } else { libc::EINTR }
     }
 }
 
-/// A process that does not want to wait for a lock, or asks for its owner, waits so long all the same for a close of this
-/// mount that was answered and whose locks are being given back: nobody waits for that, and a local file system is done with
-/// it at once.
+/// How long a non-blocking lock request, or a query of an owner, waits for a close of this mount
+/// that was answered while its locks are being released: no caller waits for that release, and a
+/// local file system releases at once.
 const CLOSES_WITHIN: Duration = Duration::from_millis(250);
 
 fn wanted(args: &LkIn) -> Result<FileLock, Errno> {
@@ -73,7 +73,7 @@ impl Fs {
             MetaReply::Lock(held) => Ok(held),
             _ => Err(unexpected()),
         };
-        // It may be done between the meta's answer and another look.
+        // The release may finish between the meta's answer and another check.
         let is_being_unlocked = self.files().is_being_unlocked(ino, &owner, CLOSES_WITHIN);
         let mut held = in_the_way()?;
         if held.is_some() && is_being_unlocked {
@@ -85,7 +85,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Locks or unlocks, or says that somebody is in the way.
+    /// Locks or unlocks, or reports a conflict.
     pub(super) fn set_lock_now(
         &self,
         ticket: &mut Ticket,
@@ -97,14 +97,14 @@ impl Fs {
         let owner = Owner { space: lock.space, number: lock.owner, handle };
         if lock.kind == LockKind::Unlock {
             let told = self.before_lock(ino);
-            // Whatever becomes of the one, the other is done.
+            // Both steps run even if one fails.
             let unlocked = self.set_lock(ticket, ino, (lock, handle));
             told.and(unlocked.map(drop))?;
             send(Reply::Done);
             return Ok(None);
         }
         self.before_lock(ino)?;
-        // It may be done between the meta's answer and another look.
+        // The release may finish between the meta's answer and another check.
         let is_being_unlocked = self.files().is_being_unlocked(ino, &owner, CLOSES_WITHIN);
         match self.set_and_see(ticket, ino, (lock, handle)) {
             Ok(Some(stale)) => return Ok(Some(Aside::Drops(stale, Answer::Done))),
@@ -118,7 +118,7 @@ impl Fs {
         Ok(None)
     }
 
-    /// Locks; what the kernel has to drop before it hears of that.
+    /// Locks; returns the cached bytes that the kernel must drop before it gets the answer.
     fn set_and_see(
         &self,
         ticket: &mut Ticket,
@@ -128,7 +128,7 @@ impl Fs {
         let had_some = self.set_lock(ticket, ino, (lock, handle))?;
         let seen = self.after_lock(ino);
         if seen.is_err() && !had_some {
-            // Who hears of an error takes it that there is no lock but those of before.
+            // A caller that gets an error assumes that it has only its earlier locks.
             let unlock = FileLock { kind: LockKind::Unlock, ..lock };
             let done = self.set_lock(&mut self.backend.own_ticket(), ino, (unlock, handle));
             if done.is_err() {
@@ -139,8 +139,8 @@ impl Fs {
         seen
     }
 
-    /// Has a meta lock or unlock something; whether the owner may have had some of it before. Changes of one owner come one
-    /// after the other.
+    /// Has a meta lock or unlock a range; returns whether the owner may have had some of it before.
+    /// Changes of one owner are serialized.
     fn set_lock(
         &self,
         ticket: &mut Ticket,
@@ -151,7 +151,7 @@ impl Fs {
         let bytes = LockBytes::of(&lock);
         let files = self.files();
         let _lane = files.lock_lane(ino, &owner)?;
-        // What its number gave up before would go with what it gets now.
+        // Its number's earlier left locks would be released together with the new one.
         for left in files.left_of(ino, &owner) {
             self.unlock_in_lane(ino, &left)?;
         }
@@ -160,12 +160,12 @@ impl Fs {
             files.unlocked(ino, &owner, bytes);
             return Ok(true);
         }
-        // Noted before: a close that comes after a crash must give it back.
+        // Noted before: a close after a crash must release it.
         let before = files.wants_lock(ino, owner, bytes);
         let done = self.backend.meta(ticket, MetaOp::SetLock { ino, lock });
         match done {
             Ok(_) => Ok(before.had(bytes)),
-            // It may have been done.
+            // It may have been executed.
             Err(Errno::IO) => Err(Errno::IO),
             Err(refusal) => {
                 files.lock_refused(ino, &owner, before);
@@ -174,7 +174,7 @@ impl Fs {
         }
     }
 
-    /// Tries a lock that is waited for; hands it back when it must go on waiting.
+    /// Tries a blocking lock; hands it back when it must continue to wait.
     pub(super) fn begin_waiting(
         &self,
         ino: Ino,
@@ -192,7 +192,7 @@ impl Fs {
         Ok(None)
     }
 
-    /// Tries once more; nothing when another's lock is still in the way.
+    /// Retries; `None` when another lock still conflicts.
     pub(crate) fn try_again(&self, waiting: &Waiting) -> Option<Result<Option<Stale>, Errno>> {
         let Waiting { ino, lock, handle, .. } = *waiting;
         let done = self.set_and_see(&mut self.backend.own_ticket(), ino, (lock, handle));
@@ -201,7 +201,7 @@ impl Fs {
         (!goes_on).then_some(done)
     }
 
-    /// Whoever closes a descriptor of a file gives up all its POSIX locks of it (fcntl(2)).
+    /// Releases all POSIX locks of a process when it closes a descriptor of the file (fcntl(2)).
     pub(super) fn unlock_at_flush(&self, ino: Ino, args: FlushIn) -> Result<(), Errno> {
         let (space, number, handle) = (LockSpace::Posix, args.lock_owner, args.fh);
         let (owner, files) = (Owner { space, number, handle }, self.files());
@@ -210,7 +210,7 @@ impl Fs {
         }
         let lane = files.lock_lane(ino, &owner);
         let unlock = |_: &MutexGuard<'_, ()>| self.unlock(ino, &owner, &[LockBytes::ALL]);
-        // Held until what is done is noted, too.
+        // Held until the result is noted, too.
         let done = lane.as_ref().map_err(|late| *late).and_then(unlock);
         match done {
             Ok(()) => files.unlocked(ino, &owner, LockBytes::ALL),
@@ -219,12 +219,13 @@ impl Fs {
         done
     }
 
-    /// An open file gives up what came through it: its locks of flock(2) and of `F_OFD_SETLK`. The close was counted.
+    /// Releases the locks of an open file at its close: those of flock(2) and of `F_OFD_SETLK`. The
+    /// close was counted.
     pub(super) fn unlock_at_release(&self, ino: Ino, args: &ReleaseIn) -> Result<(), Errno> {
         let files = self.files();
         let mut done = Ok(());
         for owner in files.lockers_through(ino, args.fh) {
-            // Each that fails is tried again, whatever becomes of the others.
+            // Each failed one is retried, regardless of the others.
             let unlocked = match files.lock_lane(ino, &owner) {
                 Ok(_lane) => self.unlock_in_lane(ino, &owner),
                 Err(late) => {
@@ -237,7 +238,7 @@ impl Fs {
         done
     }
 
-    /// Gives back what an owner has through its handle, which it does not have any more whether that works or not. The
+    /// Releases an owner's locks through its handle; the owner loses them even if that fails. The
     /// caller has the lane.
     fn unlock_in_lane(&self, ino: Ino, owner: &Owner) -> Result<(), Errno> {
         let files = self.files();
@@ -255,7 +256,7 @@ impl Fs {
             let lock = FileLock { space, kind, owner: owner.number, pid: 0, start, end };
             let op = MetaOp::SetLock { ino, lock };
             match self.backend.meta(&mut self.backend.own_ticket(), op) {
-                // With the session, or with the file, its locks have gone.
+                // Its locks went with the session or with the file.
                 Ok(_) | Err(Errno::STALE) => {}
                 Err(error) => return Err(error),
             }
@@ -263,11 +264,11 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives back locks that could not be given back before, until a meta does not answer again.
+    /// Releases left locks, until a meta does not answer.
     pub(crate) fn unlock_left(&self) {
         for (ino, owner) in self.files().left_locks() {
             let Ok(_lane) = self.files().lock_lane(ino, &owner) else { return };
-            // Somebody else may have done it meanwhile.
+            // Another thread may have done it in the meantime.
             if !self.files().is_left(ino, &owner) {
                 continue;
             }

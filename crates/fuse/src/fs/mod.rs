@@ -1,7 +1,7 @@
-//! What each operation of the kernel means.
+//! The operations of the kernel.
 //!
-//! [`Fs::dispatch`] answers one request through the `send` it is given. An operation that the kernel
-//! can do without (`ENOSYS`) is asked for once and never again.
+//! [`Fs::dispatch`] answers one request through the `send` it is given. The kernel sends an
+//! operation that it can do without (`ENOSYS`) once and never again.
 
 mod ahead;
 mod append;
@@ -43,29 +43,30 @@ pub(crate) use locks::Waiting;
 
 /// Bytes of a block in `statfs`.
 const BLOCK: u32 = 4096;
-/// Bytes that programs read and write at a time if they go by `stat`: each costs a round trip where the kernel keeps nothing.
+/// The preferred size of reads and writes in `stat`, in bytes: each costs a round trip where the
+/// kernel caches nothing.
 const PIECE: u32 = 64 << 10;
-/// Inodes that `statfs` says are left: numbers are 64 bits.
+/// The number of free inodes in `statfs`: numbers have 64 bits.
 const INODES_LEFT: u64 = 1 << 40;
 
-/// How long a mount that hears of no changes uses a file's bytes by what a meta said of them. Shorter
-/// than metas keep what was cut off elsewhere (`GARBAGE_KEEP_MS`), so that nobody reads bytes that are
-/// removed.
+/// How long a mount without change notifications uses a file's bytes after a meta's answer. Shorter
+/// than the time for which metas keep bytes cut off elsewhere (`GARBAGE_KEEP_MS`), so that removed
+/// bytes are never read.
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// The file system of one mount.
 #[derive(Debug)]
 pub(crate) struct Fs {
     pub(crate) backend: Backend,
-    /// False on a mount that forgets the kernel's numbers of requests: what is sent again is done
-    /// again. For the test that shows what they are for.
+    /// False on a mount that forgets the kernel's numbers of requests: resent requests are executed
+    /// again. For the test that shows their purpose.
     pub(crate) remembers: bool,
     pub(crate) mode: Mode,
-    /// The kernel checks access control lists, and leaves the umask to metas.
+    /// Whether the kernel checks access control lists, and leaves the umask to metas.
     pub(crate) acl: bool,
     pub(crate) wake: crate::session::Wake,
     pub(crate) leases: Leases,
-    /// What notices to the kernel go through, once it is mounted.
+    /// The device for notifications to the kernel, once it is mounted.
     pub(crate) device: OnceLock<Arc<Device>>,
     pub(crate) watch: crate::watch::Watch,
     pub(crate) ahead: crate::ahead::Ahead,
@@ -74,22 +75,22 @@ pub(crate) struct Fs {
     pub(crate) notices: Notices,
     pub(crate) counted: Counted,
     pub(crate) full: Full,
-    /// Opens to read are noted.
+    /// Whether access times are updated.
     pub(crate) relatime: bool,
-    /// A request of the kernel is answered within this.
+    /// The time within which a request of the kernel is answered.
     pub(crate) timeout: Duration,
 }
 
-/// What the kernel has of a file and is to drop.
+/// Cached state of a file that the kernel is to drop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stale {
     pub(crate) ino: Ino,
     pub(crate) pages: Pages,
-    /// What it has after that; nothing where that does not matter.
+    /// Its new state; `None` where that does not matter.
     pub(crate) now: Option<Told>,
 }
 
-/// What is to be answered.
+/// An answer that is sent later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     Done,
@@ -112,22 +113,23 @@ impl Answer {
 pub(crate) enum Aside {
     /// It waits for a lock.
     Waits(Waiting),
-    /// It is done, and answered once the kernel has dropped something.
+    /// It is done, and answered once the kernel has dropped cached state.
     Drops(Stale, Answer),
 }
 
 /// Sends the answer to a request.
 pub(crate) type Send<'s> = &'s mut dyn FnMut(Reply<'_>);
 
-/// What is wanted of the kernel.
+/// The features requested from the kernel.
 pub(crate) fn wishes(spec: &MountSpec) -> InitFlags {
     let of_mode = match spec.mode {
-        // The kernel believes its own length and time of change of a file then, whatever a meta says.
+        // The kernel then believes its own length and modification time of a file, and ignores
+        // those of metas.
         Mode::OneWriter => InitFlags::WRITEBACK_CACHE.with(InitFlags::CACHE_SYMLINKS),
         Mode::ReadOnly => InitFlags::CACHE_SYMLINKS,
         Mode::Strict | Mode::CloseToOpen | Mode::Relaxed => InitFlags::AUTO_INVAL_DATA,
     };
-    // Where a directory has a default list, the umask does not count.
+    // In a directory with a default list the umask does not apply.
     let of_lists = InitFlags::POSIX_ACL.with(InitFlags::DONT_MASK);
     of_mode
         | if spec.acl { of_lists } else { InitFlags::NONE }
@@ -149,7 +151,7 @@ pub(crate) fn wishes(spec: &MountSpec) -> InitFlags {
 }
 
 impl Fs {
-    /// Answers one request; or hands back what it waits for.
+    /// Answers one request, or hands it back if it must wait.
     pub(crate) fn dispatch(
         &self,
         request: &Request<'_>,
@@ -163,8 +165,8 @@ impl Fs {
         }
         let ino = Ino(header.nodeid);
         let done = match &request.operation {
-            // The kernel's references are not counted: there is nothing behind them. And what only
-            // takes its time is answered when it is done, interrupted or not.
+            // The kernel's references are not counted, because no state depends on them. A slow
+            // operation is answered when it is done, interrupted or not.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
             | Operation::NotifyReply { .. }
@@ -232,7 +234,7 @@ impl Fs {
                 send(Reply::Done);
                 Ok(())
             }
-            // Every change of a directory is durable before it is answered, but for those promised.
+            // Every change of a directory is durable before it is answered, except promises.
             Operation::Fsyncdir(_) => {
                 self.backend.behind.wait_inode(ino)?;
                 self.backend.behind.failure(ino)?;
@@ -266,7 +268,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Room by the nearest quota above an inode; in the volume where there is none, or no such inode any more.
+    /// Usage of the nearest quota above an inode; of the volume where there is none, or the inode
+    /// no longer exists.
     fn usage_at(&self, ticket: &mut Ticket, dir: Ino) -> Result<Usage, Errno> {
         match self.usage(ticket, MetaOp::UsageAt { dir }) {
             Err(Errno::STALE) => self.usage(ticket, MetaOp::Usage),
@@ -281,7 +284,7 @@ impl Fs {
         }
     }
 
-    /// Fails where so many more bytes have no room, as far as is known: that is a second old.
+    /// Fails when there is no room for this many more bytes, by numbers up to a second old.
     fn check_room(&self, ticket: &mut Ticket, ino: Ino, more: u64) -> Result<(), Errno> {
         if more == 0 {
             return Ok(());
@@ -292,20 +295,20 @@ impl Fs {
         }
         let pool = self.usage(ticket, MetaOp::Usage)?;
         match pool {
-            // Nobody knows yet.
+            // The usage is not known yet.
             Usage { bytes: 0, .. } => Ok(()),
             Usage { bytes_free, .. } if more > bytes_free => Err(Errno::NOSPC),
             _ => Err(Errno::DQUOT),
         }
     }
 
-    /// How long the kernel may keep what it is told; it must be told while this lives.
+    /// A guard with the caching times for the kernel; answers must be sent while it lives.
     pub(crate) fn keeping(&self) -> Keeping<'_> {
         let look = (self.mode == Mode::CloseToOpen).then(|| self.leases.look());
         Keeping { fs: self, look }
     }
 
-    /// Whether what is known of a file is true, as far as the mount's mode cares.
+    /// Whether the cached state of a file is valid for the mount's mode.
     pub(crate) fn believes(&self, file: &File) -> bool {
         match self.mode {
             Mode::Strict => false,
@@ -317,7 +320,8 @@ impl Fs {
         }
     }
 
-    /// Whether nobody else has changed an inode since a meta told of it, as far as the mount hears.
+    /// Whether no other client has changed an inode since a meta reported it, as far as the mount
+    /// knows.
     pub(crate) fn holds(&self, told: &Told) -> bool {
         match self.mode {
             Mode::CloseToOpen => {
@@ -330,16 +334,16 @@ impl Fs {
         }
     }
 
-    /// Attributes with what this mount has written and no meta knows of.
+    /// Attributes with this mount's writes that no meta knows of.
     pub(crate) fn here(&self, told: Told) -> Attr {
         self.files().get(told.attr.ino).map_or(told.attr, |file| file.learn(told))
     }
 }
 
-/// How long the kernel may keep what it is told.
+/// How long the kernel may cache its answers.
 pub(crate) struct Keeping<'f> {
     fs: &'f Fs,
-    /// In a mount that hears of changes: what it may believe. In others the mode says it.
+    /// In a mount with change notifications: the state it may believe. In others the mode decides.
     look: Option<Look<'f>>,
 }
 
@@ -351,7 +355,7 @@ impl Keeping<'_> {
 
     /// For a name.
     fn time_of(&self, (dir, name): (Ino, &[u8]), version: u64) -> Duration {
-        // Whoever changes it after the directory is delegated no more, changes it after this look.
+        // A change after the end of the delegation happens after this look.
         let is_ours = |look: &Look<'_>| look.hears() && self.fs.backend.behind.has_dir(dir);
         self.time(|look| look.name(dir, name, version) || is_ours(look))
     }
@@ -364,16 +368,16 @@ impl Keeping<'_> {
         self.time(|look| look.inode(ino, version) || is_ours(look))
     }
 
-    /// Whether nobody else has changed an inode since a version, as far as the mount hears.
+    /// Whether no other client has changed an inode since a version, as far as the mount knows.
     pub(crate) fn believes(&self, ino: Ino, version: u64) -> bool {
         self.look.as_ref().is_some_and(|look| look.inode(ino, version))
     }
 
-    /// Attributes for the kernel, and for how long.
+    /// Attributes for the kernel, with their caching time.
     pub(crate) fn attr(&self, told: Told) -> (abi::Attr, Duration) {
         let attr = self.fs.here(told);
-        // With bytes that no meta was told of, the kernel may not see that others have changed the file: length and time are
-        // this mount's.
+        // With bytes that no meta knows of, the kernel may not notice changes by other clients:
+        // length and time are this mount's.
         if self.look.is_some() && !self.fs.files().is_untold(attr.ino) {
             self.fs.leases.tells(attr.ino, attr.version);
         }
@@ -384,14 +388,14 @@ impl Keeping<'_> {
         (out, self.time_of_inode(attr.ino, told.version))
     }
 
-    /// An inode as the kernel wants to hear of it under its name.
+    /// The kernel's entry for an inode under its name.
     pub(crate) fn entry(&self, (dir, name): (Ino, &[u8]), told: Told) -> EntryOut {
         let (attr, attr_kept) = self.attr(told);
         let kept = self.time_of((dir, name), told.version);
         EntryOut { nodeid: attr.ino, attr, ..times(kept, attr_kept) }
     }
 
-    /// That there is no such name, if the kernel may keep that.
+    /// A negative entry, if the kernel may cache it.
     pub(crate) fn no_entry(&self, (dir, name): (Ino, &[u8]), version: u64) -> Option<EntryOut> {
         let kept = self.time_of((dir, name), version);
         (!kept.is_zero()).then(|| times(kept, Duration::ZERO))
@@ -408,7 +412,7 @@ fn times(entry: Duration, attr: Duration) -> EntryOut {
     }
 }
 
-/// Attributes as the kernel wants them.
+/// Converts attributes to the kernel's form.
 pub(crate) fn attr_out(attr: &Attr) -> abi::Attr {
     let seconds = |secs: i64| secs.cast_unsigned();
     abi::Attr {

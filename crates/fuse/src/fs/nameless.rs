@@ -9,7 +9,7 @@ use crate::backend::{Ticket, Told};
 use crate::errno::Errno;
 
 impl Fs {
-    /// Makes a file in a directory that has no name there, and opens it.
+    /// Makes a file without a name in a directory, and opens it.
     pub(super) fn make_nameless(
         &self,
         ticket: &mut Ticket,
@@ -24,7 +24,7 @@ impl Fs {
         let op = MetaOp::Object(op);
         let mut told = self.backend.attr(ticket, op.clone())?;
         if told.attr.ino != ino && self.is_gone(&told) {
-            // A process before this one had it made, and did not live to open it: it was collected since.
+            // An earlier process had it made, and died before the open: it was collected since.
             let mut anew = ticket.clone().forgetful(&self.backend.own_ticket());
             told = self.backend.attr(&mut anew, op)?;
         }

@@ -1,4 +1,4 @@
-//! Names: looked up, made, removed, changed.
+//! Names: lookups, creation, removal and renames.
 
 use millpond_env::RealClock;
 use millpond_fuse_wire::abi::{CreateIn, OpenOut, RenameFlags};
@@ -93,8 +93,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The mode of what is made. The umask is beside it where it is a meta's to take off, since a
-    /// default access control list may count in its place.
+    /// The mode of a new inode. The umask is separate where a meta applies it, because a default
+    /// access control list may take its place.
     pub(super) fn mode_of(&self, mode: u32, umask: u32) -> (u16, Option<u16>) {
         if self.acl {
             (permissions(mode), Some(permissions(umask & 0o777)))
@@ -103,7 +103,7 @@ impl Fs {
         }
     }
 
-    /// Answers that a name is not there, where that is known.
+    /// Answers that a name does not exist, if that is known.
     fn look_up_born(&self, (parent, name): (Ino, &[u8]), send: Send<'_>) -> bool {
         let keeping = self.keeping();
         let since =
@@ -114,7 +114,7 @@ impl Fs {
         true
     }
 
-    /// The inode of a name; `.` and `..` are asked for by NFS servers.
+    /// The inode of a name; NFS servers look up `.` and `..`.
     fn look_up(
         &self,
         ticket: &mut Ticket,
@@ -156,9 +156,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Takes note of what a meta said of an inode, for the kernel may ask when it was born.
+    /// Caches a meta's attributes of an inode, because the kernel may ask for its creation time.
     pub(super) fn note_looked(&self, told: Told, before: u64) {
-        // Where promises are made everywhere, what is made in a directory is no change of it to `settled`.
+        // Where promises are made everywhere, `settled` does not see new names as changes of a
+        // directory.
         if !(told.attr.is_dir() && self.backend.behind.is_sole()) {
             self.backend.settled.note_looked(told, before);
         }
@@ -195,7 +196,7 @@ impl Fs {
         let asked = RealClock::tick();
         let file = self.files().open(ticket.unique(), told);
         if is_new {
-            // The kernel asks before it writes; what is new has none.
+            // The kernel asks before it writes; a new file has none.
             let version = told.version;
             file.note_bare(Bare { asked, version }, file.xattr_changes());
         }
@@ -206,7 +207,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Has a meta make the file, or take the one that is there; whether it is new.
+    /// Has a meta make the file, or open the existing one; returns whether it is new.
     fn create_now(
         &self,
         ticket: &mut Ticket,
@@ -225,7 +226,7 @@ impl Fs {
     }
 }
 
-/// A regular name that must not be there.
+/// A create of a regular file that must not exist.
 fn new(
     parent: Ino,
     name: &[u8],

@@ -1,7 +1,8 @@
-//! What a lock orders: who gets it sees what others wrote before they gave it up.
+//! The order that locks establish: a new owner of a lock sees all writes made before its release.
 //!
-//! As NFS does it: what was written here is told to a meta before a lock is asked for or given back, and who was given
-//! one asks a meta how the file is. Not where nobody else has the file, and in modes that take nobody else to write.
+//! As in NFS: local writes are reported to a meta before a lock is requested or released, and a new
+//! owner asks a meta for the file's attributes. Not where the file is exclusive to this mount, nor
+//! in modes that assume no other writer.
 
 use millpond_fuse_wire::Pages;
 use millpond_types::meta::{Ino, MetaOp};
@@ -11,7 +12,8 @@ use crate::errno::Errno;
 use crate::options::Mode;
 
 impl Fs {
-    /// A meta is told what was written to a file, whose lock is about to change. A refusal is for who wrote it.
+    /// Reports written bytes to a meta before a lock of the file changes. The writer gets a
+    /// rejection.
     pub(super) fn before_lock(&self, ino: Ino) -> Result<(), Errno> {
         if !self.files().is_untold(ino) || self.is_alone_with(ino) {
             return Ok(());
@@ -19,12 +21,12 @@ impl Fs {
         self.unless_refused(ino, self.tell(ino))
     }
 
-    /// Somebody was given a lock: asks how the file is. What the kernel has to drop before it hears that, where others
-    /// wrote to it.
+    /// Asks for the file's attributes after a lock was granted. Returns the cached state that the
+    /// kernel must drop before the answer, if another client wrote to the file.
     pub(super) fn after_lock(&self, ino: Ino) -> Result<Option<Stale>, Errno> {
         let file = self.files().get(ino);
         if self.mode == Mode::Strict {
-            // What is read it asks for; what was mapped the kernel has.
+            // Reads ask a meta; mapped pages are in the kernel.
             let has_pages = file.is_some_and(|file| file.has_pages());
             return Ok(has_pages.then_some(Stale { ino, pages: Pages::All, now: None }));
         }
@@ -47,7 +49,8 @@ impl Fs {
         Ok(Some(Stale { ino, pages: Pages::All, now: Some(told) }))
     }
 
-    /// Whether nobody else sees or changes a file: who wants to makes this mount tell everything first.
+    /// Whether a file is exclusive to this mount: another client first makes this mount report
+    /// everything.
     fn is_alone_with(&self, ino: Ino) -> bool {
         self.mode == Mode::CloseToOpen && self.backend.behind.has_file(ino)
     }

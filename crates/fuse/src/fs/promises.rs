@@ -1,4 +1,5 @@
-//! What a mount answers before a meta has done it, where nobody else sees or changes anything.
+//! Operations that a mount answers before a meta has executed them, where no other client sees or
+//! changes anything.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use crate::errno::Errno;
 use crate::files::{File, Written};
 use crate::options::Mode;
 
-/// Numbers for new files that are taken at a time.
+/// The number of inode numbers reserved at a time for new files.
 const NUMBERS: u32 = 1024;
 
 impl Fs {
-    /// Looks a name up and takes note of what it leads to, on a mount that makes promises.
+    /// Looks a name up and caches its inode, on a mount that makes promises.
     pub(super) fn ask_for_name(
         &self,
         ticket: &mut Ticket,
@@ -48,7 +49,7 @@ impl Fs {
             Ok(MetaReply::Entry(entry)) => {
                 let attr = &entry.attr;
                 if behind.is_pending(attr.ino) {
-                    // Its new length is on the way, which a meta has not heard of.
+                    // Its new length is in flight, and unknown to that meta.
                     behind.wait_inode(attr.ino)?;
                     return self.backend.ask(ticket, op);
                 }
@@ -63,7 +64,7 @@ impl Fs {
         Ok(answered)
     }
 
-    /// A meta has made a file for this mount.
+    /// Notes a file that a meta has made for this mount.
     pub(super) fn note_made(&self, parent: Ino, name: &Name, (attr, is_new): (Attr, bool)) {
         let behind = &self.backend.behind;
         if behind.has_dir(parent) {
@@ -76,7 +77,7 @@ impl Fs {
         }
     }
 
-    /// Has a meta make a directory, and takes note of it: nobody has made names in it.
+    /// Has a meta make a directory, and notes it: no other client has made names in it.
     pub(super) fn make_dir(&self, ticket: &mut Ticket, wanted: Create) -> Result<Told, Errno> {
         let (parent, behind) = (wanted.parent, &self.backend.behind);
         if !behind.is_on() {
@@ -98,13 +99,14 @@ impl Fs {
         behind.names.note_dir(told.attr.ino);
         behind.dirs.note_made(parent, told.attr, changes);
         if behind.has_dir(parent) {
-            // It was this mount's all the time, so nobody else has set a list.
+            // The parent was this mount's all the time, so no other client has set a list.
             behind.dirs.note_list_of_made(parent, told.attr.ino, of_lists);
         }
         Ok(told)
     }
 
-    /// Has a meta make a directory that nobody else sees before it is recalled; whether it is one.
+    /// Has a meta make a directory that no other client sees before its recall; returns whether it
+    /// is one.
     fn make_delegated(
         &self,
         ticket: &mut Ticket,
@@ -119,7 +121,7 @@ impl Fs {
         let op = MetaOp::Create(Create { delegate, ..wanted });
         let Answered { answer, version, after } = self.backend.ask(ticket, op)?;
         let (attr, given) = match answer? {
-            // An answer that was given before may be long past.
+            // A repeated answer may be outdated.
             MetaReply::Delegated(attr) => (attr, delegate.filter(|_| after.version > 0)),
             MetaReply::Entry(entry) => (entry.attr, None),
             _ => return Err(unexpected()),
@@ -128,7 +130,7 @@ impl Fs {
         Ok((Told { attr, version }, is_ours))
     }
 
-    /// Takes note of a page of a directory that a meta was asked for after so many changes.
+    /// Notes a page of a directory from a meta that was asked after `changes` changes.
     pub(super) fn note_page(&self, dir: Ino, entries: &[DirEntry], changes: u64) {
         if self.backend.behind.has_dir(dir) {
             let is = |entry: &DirEntry| {
@@ -139,14 +141,14 @@ impl Fs {
         }
     }
 
-    /// Makes a file that is known not to be there; nothing when a meta must be asked.
+    /// Makes a file that is known not to exist; `None` when a meta must be asked.
     pub(super) fn promise_create(&self, ticket: &Ticket, wanted: &Create) -> Option<Told> {
         let behind = &self.backend.behind;
         if !behind.is_on() {
             return None;
         }
         if self.files().knows(ticket.unique()) {
-            // It was sent again: a process before this one may have promised it.
+            // A resend: an earlier process may have promised it.
             let before = behind.made_before(ticket.first_sequence());
             return before.map(|attr| Told { attr, version: 0 });
         }
@@ -156,13 +158,13 @@ impl Fs {
             return None;
         }
         let ino = self.next_number()?;
-        // The kernel's clock: what it writes to the file is not older than the file.
+        // The kernel's clock: the times of its writes are not before the file's creation.
         let at = Timestamp::from_unix_nanos(RealClock::wall_nanos_of_files());
         let promised = Some(PromisedFile { ino, at, written: at, bytes: Vec::new() });
-        // No default list counts here, so the umask does.
+        // No default list applies here, so the umask does.
         let mode = wanted.mode & !wanted.umask.unwrap_or(0);
         let create = Create { exclusive: true, mode, umask: None, promised, ..wanted.clone() };
-        // A meta that is asked after all is asked under the same number, as if nothing had been tried.
+        // If a meta must be asked after all, it gets the same number, as if nothing had been tried.
         let request = self.backend.request(&mut ticket.clone(), MetaOp::Create(create));
         let attr = promised_attr(&request)?;
         if !behind.promise(self.files(), ino, &request) {
@@ -179,7 +181,7 @@ impl Fs {
         Some(told)
     }
 
-    /// Removes a name that is known to be there; false when a meta must be asked.
+    /// Removes a name that is known to exist; false when a meta must be asked.
     pub(super) fn promise_unlink(&self, ticket: &Ticket, parent: Ino, name: &Name) -> bool {
         let behind = &self.backend.behind;
         if !behind.is_on() {
@@ -190,11 +192,11 @@ impl Fs {
         }
         let _still = behind.still();
         let Some(Known::Is(ino)) = behind.known(parent, name) else { return false };
-        // What others have open they must be told of.
+        // Other clients with the file open must be notified.
         if !behind.has_file(ino) {
             return false;
         }
-        // Where a quota counts, what goes makes room at once.
+        // Under a quota, a removal makes room at once.
         if !self.is_free(parent) {
             return false;
         }
@@ -210,7 +212,7 @@ impl Fs {
         promised
     }
 
-    /// Whether a meta may be told of what was written to a file after its close was answered: promises that.
+    /// Whether written bytes may reach a meta after the close was answered: promises them.
     pub(crate) fn promises_bytes(&self, ino: Ino) -> bool {
         let _still = self.backend.behind.still();
         let Some(file) = self.takes_promises_of(ino) else { return false };
@@ -218,20 +220,20 @@ impl Fs {
         self.promise_written(&file)
     }
 
-    /// An open file of which this mount may promise changes.
+    /// An open file for which this mount may make promises.
     fn takes_promises_of(&self, ino: Ino) -> Option<Arc<File>> {
         let behind = &self.backend.behind;
         if !behind.has_file(ino) {
             return None;
         }
         let file = self.files().get(ino)?;
-        // It may have been moved to where a quota counts.
+        // It may have been moved to where a quota applies.
         let stays = file.is_fresh(behind.dirs.unmoved_for());
         (stays && self.is_free(file.told().parent)).then_some(file)
     }
 
-    /// Promises what was written and no meta knows; false when there is something that cannot be. The caller has the file
-    /// alone.
+    /// Promises written bytes that no meta knows of; false when some cannot be promised. The caller
+    /// has exclusive access to the file.
     fn promise_written(&self, file: &File) -> bool {
         let (ino, settled) = (file.ino, &self.backend.settled);
         let changes = settled.changes(ino);
@@ -247,7 +249,7 @@ impl Fs {
                     mtime: held.at,
                 }),
             ),
-            // What a meta may have been told already is told again before.
+            // Bytes that may already be reported to a meta are reported again first.
             (None, Some(written))
                 if !self.files().has_held(ino) && !self.files().is_told_of(ino) =>
             {
@@ -264,8 +266,9 @@ impl Fs {
         promised
     }
 
-    /// Somebody sets the time of change of a file that was promised, or the kernel says when it wrote what was: promises
-    /// that too, behind what was written before, for a meta that is asked comes after all of it. The file's attributes then.
+    /// Promises the times of a file with pending promises, when a program sets them or the kernel
+    /// sends the times of its writes. They follow the earlier writes, because a meta asked now
+    /// would wait for all of those. Returns the file's attributes.
     pub(super) fn promise_time(&self, ino: Ino, set: SetAttr) -> Option<Attr> {
         let behind = &self.backend.behind;
         if !sets_times_of_write(&set) || !behind.is_on() {
@@ -287,14 +290,14 @@ impl Fs {
         Some(attr)
     }
 
-    /// Promises what this mount does by itself.
+    /// Promises an operation of the mount itself.
     fn promise(&self, ino: Ino, op: MetaOp) -> bool {
         let request = self.backend.request(&mut self.backend.own_ticket(), op);
         self.backend.behind.promise(self.files(), ino, &request)
     }
 
-    /// Whether creates in a directory end as this mount thinks: files get the caller's group and the
-    /// mode that is asked for, and no quota refuses them.
+    /// Whether creates in a directory have the result that this mount expects: files get the
+    /// caller's group and the requested mode, and no quota rejects them.
     fn takes_promises(&self, dir: Ino) -> bool {
         if !self.is_listless(dir) {
             return false;
@@ -312,7 +315,7 @@ impl Fs {
         dirs.takes_promises(dir) == Some(true)
     }
 
-    /// Whether no quota counts in a directory.
+    /// Whether no quota applies in a directory.
     fn is_free(&self, dir: Ino) -> bool {
         let dirs = &self.backend.behind.dirs;
         if let Some(known) = dirs.is_free(dir) {
@@ -330,8 +333,8 @@ impl Fs {
         free
     }
 
-    /// Whether no access control list is inherited from a directory, as far as this mount lets any
-    /// be.
+    /// Whether files inherit no access control list from a directory, as far as this mount allows
+    /// lists at all.
     fn is_listless(&self, dir: Ino) -> bool {
         let dirs = &self.backend.behind.dirs;
         if !self.acl {
@@ -352,19 +355,19 @@ impl Fs {
         listless
     }
 
-    /// The attributes of a directory in which this mount makes promises.
+    /// The attributes of a directory with promises of this mount.
     pub(super) fn known_dir(&self, ino: Ino) -> Option<Told> {
         let behind = &self.backend.behind;
         let attr = behind.dirs.attr(ino).filter(|_| behind.has_dir(ino))?;
         Some(Told { attr, version: 0 })
     }
 
-    /// A meta has done what was promised of a file, and said this.
+    /// Notes that a meta has executed a promise for a file, and the reported state.
     pub(crate) fn is_kept(&self, promise: &Promise, told: Told) {
         if self.mode != Mode::CloseToOpen || !self.backend.behind.has_file(promise.ino) {
             return;
         }
-        // Nobody else has written to it: the kernel has what was promised.
+        // No other client has written to it: the kernel has the promised bytes.
         self.leases.tells(promise.ino, told.attr.version);
         let bytes = match &promise.request.op {
             MetaOp::Create(Create { promised: Some(promised), .. }) => &promised.bytes,
@@ -377,7 +380,7 @@ impl Fs {
         }
     }
 
-    /// Asks a meta for the attributes of a directory, and takes note of them.
+    /// Asks a meta for the attributes of a directory, and caches them.
     pub(super) fn dir_attr(&self, ticket: &mut Ticket, ino: Ino) -> Result<Told, Errno> {
         let dirs = &self.backend.behind.dirs;
         let changes = dirs.changes();
@@ -388,7 +391,8 @@ impl Fs {
         Ok(told)
     }
 
-    /// A file that is opened, if this mount knows how it is: its bytes come from the store when they are read.
+    /// The state of a file being opened, if this mount knows it: its bytes come from the store when
+    /// they are read.
     pub(super) fn known_file(&self, ino: Ino) -> Option<Told> {
         if !self.backend.behind.has_file(ino) {
             return None;
@@ -396,7 +400,7 @@ impl Fs {
         self.backend.settled.get(ino).filter(|told| told.attr.is_stored() && told.attr.nlink > 0)
     }
 
-    /// A number for a new file.
+    /// A reserved number for a new file.
     pub(super) fn next_number(&self) -> Option<Ino> {
         let mut left = self.backend.numbers.lock();
         if left.is_empty() {
@@ -413,23 +417,24 @@ impl Fs {
         left.next().map(Ino)
     }
 
-    /// Waits until a meta has all of a file that was promised, so that it is known where its bytes lie: a meta
-    /// chooses that when it makes it. The caller has the file alone.
+    /// Waits until a meta has executed all promises for a file, so that the place of its bytes is
+    /// known: a meta chooses it when it makes the file. The caller has exclusive access to the
+    /// file.
     pub(super) fn settle_place(&self, file: &File) -> Result<(), Errno> {
         self.backend.behind.wait_inode(file.ino)?;
         if file.attr().layout.chains == 0 {
             self.backend.behind.failure(file.ino)?;
-            // A meta said it before the file was opened.
+            // A meta reported it before the file was opened.
             let op = MetaOp::GetAttr { ino: file.ino };
             let _ = file.learn(self.backend.attr(&mut self.backend.own_ticket(), op)?);
         }
         Ok(())
     }
 
-    /// A promise could not be kept: the kernel must not go on believing it.
+    /// Makes the kernel forget a failed promise.
     pub(crate) fn forget_promised(&self, promise: &Promise) {
         let Some(device) = self.device.get() else { return };
-        // The errors are those of what the kernel does not know.
+        // Errors only concern inodes and names that the kernel does not know.
         let _ = device.inval_inode(promise.ino.0, Pages::All);
         match &promise.request.op {
             MetaOp::Create(Create { parent, name, .. }) | MetaOp::Unlink { parent, name, .. } => {

@@ -1,11 +1,13 @@
-//! Who changes a program of somebody else takes its set-user-id and set-group-id bits away, and its capabilities: otherwise
-//! what is in it then would run with its owner's rights.
+//! A change of another user's program removes its set-user-id and set-group-id bits and its
+//! capabilities: otherwise the new content would run with its owner's rights.
 //!
-//! The kernel is granted `HANDLE_KILLPRIV_V2`. It says then where the bits are to go with a write, a cut or an open that cuts, unless
-//! the caller may keep them (`CAP_FSETID`). Under a new owner they always go; of `fallocate` it says nothing, there they go for whoever is
-//! not root. It asks for the capabilities of a file once, and not before every write as it does without that: after
-//! that somebody else may have given it some, so a file that is open is looked at here, most often in memory. One that is cut by its
-//! path keeps what somebody gave it until word of that comes, as with all else that the kernel was told.
+//! The kernel is granted `HANDLE_KILLPRIV_V2`. It then reports when the bits must be removed with a
+//! write, a cut or an open that cuts, unless the caller may keep them (`CAP_FSETID`). A new owner
+//! always removes them. For `fallocate` it reports nothing, so there they are removed for every
+//! user but root. It asks for the capabilities of a file once, and not before every write as it
+//! does otherwise. Another client may add some after that, so an open file is checked here, most
+//! often in memory. A file cut by its path keeps capabilities added elsewhere until the
+//! notification arrives, as with all other cached state of the kernel.
 
 use millpond_fuse_wire::Pages;
 use millpond_fuse_wire::abi::{OpenInFlags, SetattrValid, WriteFlags};
@@ -22,15 +24,15 @@ const SET_UID: u16 = 0o4000;
 const SET_GID: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 
-/// The mode that is left, if it is another one. Without the group's execute bit, the set-group-id bit means mandatory
-/// locking, and stays.
+/// The mode without these bits, if it differs. Without the group's execute bit, the set-group-id
+/// bit means mandatory locking, and stays.
 const fn without_set_ids(mode: u16) -> Option<u16> {
     let gone = if mode & GROUP_EXECUTE == 0 { SET_UID } else { SET_UID | SET_GID };
     if mode & gone == 0 { None } else { Some(mode & !gone) }
 }
 
 impl Fs {
-    /// Takes away what is to go before bytes are written.
+    /// Removes bits and capabilities before bytes are written.
     pub(super) fn before_write(
         &self,
         ticket: &mut Ticket,
@@ -39,7 +41,7 @@ impl Fs {
         if flags.contains(WriteFlags::KILL_SUIDGID) {
             self.drop_set_ids(ticket, file)?;
         }
-        // What comes from the kernel's cache was looked at when it went there.
+        // Bytes from the kernel's cache were checked when they were written to it.
         if flags.contains(WriteFlags::CACHE) {
             Ok(())
         } else {
@@ -47,7 +49,7 @@ impl Fs {
         }
     }
 
-    /// Takes away what is to go before a file gets another shape by `fallocate`.
+    /// Removes bits and capabilities before a file is changed by `fallocate`.
     pub(super) fn before_allocate(&self, ticket: &mut Ticket, file: &File) -> Result<(), Errno> {
         if !ticket.is_of_root() {
             self.drop_set_ids(ticket, file)?;
@@ -63,15 +65,16 @@ impl Fs {
         let attr = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
         let Some(mode) = without_set_ids(attr.mode) else { return Ok(()) };
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        // A repetition finds nothing to take away, and the request's own numbers are for what it wants.
+        // A repetition finds nothing to remove, and the request's own numbers are for its main
+        // operation.
         let mut own = self.backend.own_ticket();
         let _ = file.learn(self.backend.attr(&mut own, MetaOp::SetAttr { ino, set })?);
         self.drop_mode(ino);
         Ok(())
     }
 
-    /// Takes away the capabilities of an open file, if it has some. A strict mount would have to ask a meta each time, and leaves it to
-    /// the kernel, which does not look where a write goes past its cache.
+    /// Removes the capabilities of an open file, if it has some. A strict mount would have to ask a
+    /// meta each time, and leaves it to the kernel, which does not check writes past its cache.
     pub(super) fn drop_capabilities(&self, ticket: &mut Ticket, file: &File) -> Result<(), Errno> {
         if self.mode == Mode::Strict || self.is_bare(file) {
             return Ok(());
@@ -82,15 +85,15 @@ impl Fs {
         }
         let name = XattrName::new(CAPABILITY).map_err(|_| Errno::RANGE)?;
         let op = MetaOp::RemoveXattr { ino: file.ino, name };
-        // As above.
+        // With its own ticket, as above.
         match self.backend.ask(&mut self.backend.own_ticket(), op)?.answer {
             Ok(_) | Err(MetaError::NoData) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What is to be set, and the mode without the bits where they go with that: behind a cut of which the kernel
-    /// says so, and under a new owner.
+    /// The attributes to set, with a mode without the bits if they must be removed: for a cut that
+    /// the kernel marks, and for a new owner.
     pub(super) fn with_set_ids_gone(
         &self,
         ticket: &mut Ticket,
@@ -98,8 +101,8 @@ impl Fs {
         valid: SetattrValid,
     ) -> Result<SetAttr, Errno> {
         let is_given = set.uid.is_some() || set.gid.is_some();
-        // chown(2) that leaves user and group as they are; or a write that follows, and takes the bits away itself. Where the
-        // caller may not set a mode only that is meant.
+        // A chown(2) that keeps user and group, or a write that follows and removes the bits
+        // itself. A caller that may not set a mode can only mean the second.
         let is_nothing = set == SetAttr::default();
         let goes = is_given || is_nothing || valid.contains(SetattrValid::KILL_SUIDGID);
         if set.mode.is_some() || !goes {
@@ -116,7 +119,7 @@ impl Fs {
         Ok(SetAttr { mode, ..set })
     }
 
-    /// Cuts a file to nothing as it is opened.
+    /// Cuts a file to nothing when it is opened.
     pub(super) fn cut_at_open(
         &self,
         ticket: &mut Ticket,
@@ -133,7 +136,8 @@ impl Fs {
         Ok(told)
     }
 
-    /// Has the kernel ask for the mode. Waits for nothing, and an inode that it does not know is none to drop.
+    /// Makes the kernel ask for the mode again. Does not block, and an inode that the kernel does
+    /// not know needs no drop.
     fn drop_mode(&self, ino: Ino) {
         if let Some(device) = self.device.get() {
             let _ = device.inval_inode(ino.0, Pages::None);

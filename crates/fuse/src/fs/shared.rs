@@ -1,5 +1,5 @@
-//! Chunks that other files have too (RFC 0014): read through to those that lie behind them, and left for others by
-//! whoever may not write there any more.
+//! Chunks shared with other files (RFC 0014): reads fall through to the base chunks, and a writer
+//! that may no longer change them gets chunks of its own.
 
 use millpond_client::Chunks;
 use millpond_types::meta::MetaOp;
@@ -9,11 +9,11 @@ use crate::backend::{Denied, Ticket, unexpected};
 use crate::errno::Errno;
 use crate::files::File;
 
-/// How often something is tried with a file that gets other chunks meanwhile.
+/// How often an operation is retried while the file's chunks are replaced.
 const TRIES: usize = 64;
 
 impl Fs {
-    /// The chunks of a file to read from, and its length; none when its bytes lie in the store.
+    /// The chunks of a file to read from, and its length; `None` when its bytes lie in the store.
     pub(super) fn chunks_of(
         &self,
         ticket: &mut Ticket,
@@ -32,9 +32,11 @@ impl Fs {
         Err(unexpected())
     }
 
-    /// Changes the chunks of a file, whose length `work` is told. The file gets chunks of its own before if these are
-    /// sealed. The chunks that it was done to; none when the file's bytes lie in the store by now, since somebody
-    /// else has cut it to nothing. The caller has the file's gate.
+    /// Changes the chunks of a file; `work` gets the chunks and the file's length.
+    ///
+    /// If they are sealed, the file first gets chunks of its own. Returns the changed chunks, or
+    /// `None` when the file's bytes now lie in the store, because another client has cut it to
+    /// nothing. The caller has the file's gate.
     pub(super) fn change(
         &self,
         file: &File,
@@ -42,8 +44,8 @@ impl Fs {
     ) -> Result<Option<Chunks>, Errno> {
         for _ in 0..TRIES {
             if file.has_untold_elsewhere() {
-                // An earlier process wrote to chunks that somebody else has put others in front of: what is noted
-                // next takes its place.
+                // An earlier process wrote to chunks that another client has since put others in
+                // front of: the next note replaces that one.
                 self.tell_of(file)?;
             }
             let known = self.chunks_of(&mut self.backend.own_ticket(), file)?;
@@ -54,7 +56,7 @@ impl Fs {
                     Err(Denied::Failed(errno)) => return Err(errno),
                     Err(Denied::Sealed) => {}
                 }
-                // Perhaps on some chains only: then nobody may go on before it is on all.
+                // They may be sealed on some chains only: no writer may continue before all are.
                 self.backend.seal(&chunks)?;
             }
             self.unshare(file, &chunks)?;
@@ -64,7 +66,7 @@ impl Fs {
 
     /// Gives a file chunks of its own in front of these, which are sealed on all chains.
     fn unshare(&self, file: &File, chunks: &Chunks) -> Result<(), Errno> {
-        // How far the file reaches by what was written to them.
+        // The length of the file by the writes to them.
         self.tell_of(file)?;
         let changes = self.backend.settled.changes(file.ino);
         let op = MetaOp::Unshare { ino: file.ino, chunks: chunks.bytes().data.0 };

@@ -1,5 +1,5 @@
-//! Bytes of small files, which lie in the store: read with their inodes, held until somebody needs them there,
-//! and brought to chunks when they become too many.
+//! Bytes of small files, which lie in the store: read with their inodes, held until they must be in
+//! the store, and moved to chunks when they become too many.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::errno::Errno;
 use crate::files::{File, Held, Hold};
 use crate::options::Mode;
 
-/// Flags of an open file that want each write to be durable, or past all caches.
+/// Flags of an open file that require each write to be durable, or to bypass all caches.
 const AT_ONCE: i32 = libc::O_SYNC | libc::O_DSYNC | libc::O_DIRECT;
 
 fn now() -> Timestamp {
@@ -45,8 +45,8 @@ impl Fs {
         Ok((told, content))
     }
 
-    /// The bytes of a file that lies in the store, as the meta's last word says; asked for when that is not
-    /// believed. Nothing when they turn out to lie in chunks. The caller has the file's gate.
+    /// The bytes of a file in the store, by the meta's last answer; fetched again when that is not
+    /// believed. `None` when they turn out to lie in chunks. The caller has the file's gate.
     pub(super) fn stored(
         &self,
         ticket: &mut Ticket,
@@ -54,7 +54,7 @@ impl Fs {
         is_believed: bool,
     ) -> Result<Option<Arc<Content>>, Errno> {
         let known = file.told();
-        // What is promised is not among the bytes that are kept.
+        // The cached bytes lack promised ones.
         let is_believed = is_believed && !self.backend.behind.is_pending(file.ino);
         let kept = self.backend.contents.get(&file.ino.0);
         if let Some(kept) = kept.filter(|it| is_believed && it.attr.version == known.version) {
@@ -65,12 +65,12 @@ impl Fs {
         Ok(Some(content).filter(|content| content.attr.is_stored()))
     }
 
-    /// Whether a write is to be durable before it is answered.
+    /// Whether a write must be durable before it is answered.
     pub(super) fn writes_at_once(&self, args: &WriteIn) -> bool {
         self.mode == Mode::Strict || args.flags.cast_signed() & AT_ONCE != 0
     }
 
-    /// Writes to a file whose bytes lie in the store, or of which some are held.
+    /// Writes to a file with bytes in the store, or with held bytes.
     pub(super) fn write_small(
         &self,
         file: &File,
@@ -99,7 +99,7 @@ impl Fs {
                     self.wake.wake();
                     return Ok(());
                 }
-                // What is held of this file goes first; or there is too much of others.
+                // Held bytes of this file go first; or other files hold too many.
                 Hold::Full if self.files().has_held(file.ino) => self.settle(file)?,
                 Hold::Full | Hold::Closed => {
                     return self.send(file, held, self.backend.own_ticket());
@@ -109,11 +109,11 @@ impl Fs {
         self.write_to_chunks(file, (offset, data))
     }
 
-    /// Writes to chunks, where the file goes if it is not there yet.
+    /// Writes to chunks; moves the file there first if necessary.
     fn write_to_chunks(&self, file: &File, (offset, data): (u64, &[u8])) -> Result<(), Errno> {
         self.settle_place(file)?;
         let known = file.told();
-        // What no meta was asked to take goes there with the rest.
+        // Unsent held bytes are written there together with the new ones.
         let unsent = self.files().unsent(file.ino);
         let unsent = unsent.filter(|held| held.data == known.data && known.size == 0);
         if unsent.is_none() {
@@ -130,11 +130,11 @@ impl Fs {
             }
             self.settle(file)?;
         }
-        // Whoever cuts it to nothing at this moment comes after this.
+        // A concurrent cut to nothing is ordered after this.
         self.write_in_chunks(file, (offset, data)).map(drop)
     }
 
-    /// Brings a file to chunks; whether these parts are in it.
+    /// Moves a file to chunks; returns whether these parts are in it.
     fn spill(&self, file: &File, known: Attr, parts: &[(u64, &[u8])]) -> Result<bool, Errno> {
         let changes = self.backend.settled.changes(file.ino);
         let mut door = Mount { fs: self, version: 0 };
@@ -149,7 +149,8 @@ impl Fs {
         Ok(spilled.written)
     }
 
-    /// Writes to chunks that the file has; false when it has none any more. The caller has it alone.
+    /// Writes to the file's chunks; false when it no longer has any. The caller has exclusive
+    /// access to the file.
     pub(super) fn write_in_chunks(
         &self,
         file: &File,
@@ -168,7 +169,8 @@ impl Fs {
         Ok(true)
     }
 
-    /// Sends what is held of a file, and tells a meta what was written to its chunks. The caller has it alone.
+    /// Sends the held bytes of a file, and reports bytes written to its chunks. The caller has
+    /// exclusive access to the file.
     pub(super) fn settle(&self, file: &File) -> Result<(), Errno> {
         let mut fresh = None;
         let name = || {
@@ -183,8 +185,8 @@ impl Fs {
         self.tell_of(file)
     }
 
-    /// Has a meta take bytes, or writes them to the chunks that the file has got meanwhile. Those of a file that
-    /// was cut to nothing since have gone with that.
+    /// Sends bytes to a meta, or writes them to the chunks that the file has got in the meantime.
+    /// If the file was cut to nothing since, its bytes are gone with that.
     fn send(&self, file: &File, held: Held, mut ticket: Ticket) -> Result<(), Errno> {
         let Held { data, at, offset, bytes } = held;
         let (ino, changes) = (file.ino, self.backend.settled.changes(file.ino));
@@ -209,7 +211,8 @@ impl Fs {
         self.write_in_chunks(file, (u64::from(offset), &write.bytes)).map(drop)
     }
 
-    /// A meta took what was written, after so many changes of attributes by this mount.
+    /// Notes that a meta has taken written bytes; `changes` is the number of attribute changes by
+    /// this mount before.
     pub(super) fn heard(&self, file: &File, told: Told, changes: u64) {
         let version = told.attr.version;
         let _ = file.learn(told);
@@ -217,27 +220,27 @@ impl Fs {
         self.leases.wrote(file.ino, version);
     }
 
-    /// What an application is told of the outcome; a refusal of what was held, or of a length, is told once.
+    /// The outcome for an application; it gets a rejection of held bytes, or of a length, once.
     pub(super) fn report(&self, file: &File, done: Result<(), Errno>) -> Result<(), Errno> {
         if done.is_err() && self.files().is_held_refused(file.ino) {
             self.files().sent(file);
         }
         let Some(errno) = self.files().take_refusal(file) else { return done };
-        // The kernel takes the file to be as long as it was written.
+        // The kernel believes the length of the rejected write.
         if let Some(device) = self.device.get() {
             let _ = device.inval_inode(file.ino.0, Pages::None);
         }
         done.and(Err(errno))
     }
 
-    /// An operation that wants what was written to be the meta's goes on when a meta has refused it: that was never
-    /// there, and who wrote it hears of it at the next write, flush or fsync.
+    /// Ignores a rejection of written bytes, for an operation that needs them at a meta: those
+    /// bytes never existed, and their writer gets the error at the next write, flush or fsync.
     pub(super) fn unless_refused(&self, ino: Ino, done: Result<(), Errno>) -> Result<(), Errno> {
         done.or_else(|error| if self.files().is_refused(ino) { Ok(()) } else { Err(error) })
     }
 
-    /// Makes a range of a file in the store zeros, and the file longer; false when its bytes lie in chunks. The
-    /// caller has it alone, and nothing of it is held.
+    /// Fills a range of a file in the store with zeros, and extends the file; false when its bytes
+    /// lie in chunks. The caller has exclusive access to the file, which has no held bytes.
     pub(super) fn allocate_stored(
         &self,
         file: &File,
@@ -246,7 +249,7 @@ impl Fs {
     ) -> Result<bool, Errno> {
         let known = file.told();
         if let Some((from, to)) = zeros {
-            // Behind them there are no bytes but zeros.
+            // Beyond them there are only zeros.
             let to = to.min(known.size).min(STORED_MAX as u64);
             let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0);
             let offset = u32::try_from(from.min(to)).unwrap_or(0);
@@ -254,7 +257,7 @@ impl Fs {
             self.send(file, held, self.backend.own_ticket())?;
         }
         if (zeros.is_none() || longer.is_some()) && file.told().is_stored() {
-            // Also where nothing is to be done, it has been changed.
+            // Even without an effect it counts as a change.
             let mtime = longer.is_none().then_some(SetTime::Now);
             let set = SetAttr { size: longer, mtime, stored: true, ..SetAttr::default() };
             let op = MetaOp::SetAttr { ino: file.ino, set };

@@ -15,12 +15,12 @@ use crate::errno::Errno;
 use crate::files::{Bare, File};
 use crate::options::Mode;
 
-/// What names begin with that are kept. Linux's own file systems know no others, but for those of
-/// access control lists ([`AclKind`]).
+/// The prefixes of supported names. Linux's own file systems know no others, except those of access
+/// control lists ([`AclKind`]).
 const KEPT: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-/// Flags of setxattr(2) that nothing keeps to at the same time.
+/// Both flags of setxattr(2), which contradict each other.
 const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
-/// What goes when the file is written to ([`super::set_ids`]).
+/// The attribute that is removed when the file is written to ([`super::set_ids`]).
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 fn named(name: &[u8]) -> Result<XattrName, Errno> {
@@ -34,7 +34,7 @@ fn named(name: &[u8]) -> Result<XattrName, Errno> {
     any(name)
 }
 
-/// One that is removed: an earlier version kept all but `system.`.
+/// A name to remove: an earlier version stored all except `system.`.
 fn any(name: &[u8]) -> Result<XattrName, Errno> {
     XattrName::new(name).map_err(|_| Errno::RANGE)
 }
@@ -69,7 +69,7 @@ impl Fs {
             && is_list(name)
             && !self.acl
         {
-            // Nobody may think that they count here.
+            // Setting them must fail, because they have no effect here.
             return Err(Errno::NOTSUP);
         }
         match operation {
@@ -82,7 +82,7 @@ impl Fs {
                 else {
                     return Err(unexpected());
                 };
-                // Of programs with rights over the system, as on local disks.
+                // Only for programs with rights over the system, as on local disks.
                 let is_shown = |name: &&XattrName| {
                     let name = name.as_bytes();
                     (ticket.may_be_of_root() || !name.starts_with(b"trusted."))
@@ -115,7 +115,7 @@ impl Fs {
             Operation::Removexattr { name } => {
                 let op = MetaOp::RemoveXattr { ino, name: any(name)? };
                 match self.backend.meta(ticket, op) {
-                    // To have no list is no fault.
+                    // Removing an absent list succeeds.
                     Err(Errno::NODATA) if is_list(name) => {}
                     Err(Errno::NODATA) => return named(name).and(Err(Errno::NODATA)),
                     done => drop(done?),
@@ -127,7 +127,7 @@ impl Fs {
         }
     }
 
-    /// Why an attribute that must and must not be there cannot be set.
+    /// The error when an attribute must both exist and not exist.
     fn neither(&self, ticket: &mut Ticket, ino: Ino, name: &[u8]) -> Errno {
         self.get_xattr(ticket, ino, name).map_or_else(|error| error, |_| Errno::EXIST)
     }
@@ -141,8 +141,7 @@ impl Fs {
         changes();
         done?;
         if let Some(file) = file.filter(|_| kind == Some(AclKind::Access)) {
-            // The mode is another one. Where this fails, the file learns it with what is asked
-            // next.
+            // The mode has changed. If this fails, the file learns it with the next answer.
             let op = MetaOp::GetAttr { ino };
             if let Ok(told) = self.backend.attr(&mut self.backend.own_ticket(), op) {
                 let _ = file.learn(told);
