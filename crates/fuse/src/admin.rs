@@ -1,4 +1,4 @@
-//! What the daemon can be asked over its socket: a request is one line of JSON, and so is its answer.
+//! Requests to the daemon over its socket: a request is one line of JSON, and so is its answer.
 
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::run_dir::RunDir;
 
-/// Longest request: paths and options.
+/// Longest request in bytes: paths and options.
 const REQUEST_BYTES_MAX: usize = 1 << 20;
-/// Longest answer: the numbers of some thousand mounts.
+/// Longest answer in bytes: the numbers of some thousand mounts.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// A daemon that lives takes a connection at once.
+/// Time to connect; a live daemon accepts at once.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What a daemon says before it is asked: who does not hear it may ask again elsewhere.
+/// The daemon's first message: a client that does not receive it may ask another daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Greeting {
     /// Process id of the daemon.
@@ -26,50 +26,50 @@ pub struct Greeting {
     pub version: String,
 }
 
-/// What is asked.
+/// A request to the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Are you there?
+    /// Checks that the daemon answers.
     Ping,
-    /// Mount, and answer when requests are served.
+    /// Mounts, and answers when requests are served.
     Mount(MountRequest),
-    /// End a mount.
+    /// Ends a mount.
     Unmount {
-        /// Where, as [`Listed`] has it.
+        /// Its path, as in [`Listed`].
         mountpoint: PathBuf,
-        /// Take it out of the tree at once, and end it when its last file is closed.
+        /// Takes it out of the tree at once, and ends it when its last file is closed.
         lazy: bool,
     },
-    /// Which mounts are there?
+    /// Lists the mounts.
     List,
-    /// How is the daemon?
+    /// Asks for the daemon's status.
     Status,
-    /// What have the mounts counted?
+    /// Asks for the metrics of all mounts.
     Metrics,
-    /// Put another process in the daemon's place.
+    /// Replaces the daemon by another process.
     Upgrade {
-        /// The program that is to serve from now on.
+        /// The program of the new process.
         program: PathBuf,
     },
 }
 
-/// What is to be mounted.
+/// A mount to be made.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct MountRequest {
     /// Addresses of some nodes.
     pub cluster: String,
     /// The credential; may be empty.
     pub token: String,
-    /// Where.
+    /// The path of the mount.
     pub mountpoint: PathBuf,
-    /// As of `-o`.
+    /// Options in the syntax of `-o`.
     pub options: String,
 }
 
 impl std::fmt::Debug for MountRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the token.
+        // The token is left out.
         f.debug_struct("MountRequest")
             .field("cluster", &self.cluster)
             .field("mountpoint", &self.mountpoint)
@@ -78,19 +78,19 @@ impl std::fmt::Debug for MountRequest {
     }
 }
 
-/// What is answered.
+/// The daemon's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It is done.
+    /// Success.
     Ok,
-    /// It is not done: one line that names the fix.
+    /// Failure: one line that names the fix.
     Error(String),
-    /// No mount of this daemon is there.
+    /// This daemon has no mount there.
     NotMine,
     /// The mounts.
     Mounts(Vec<Listed>),
-    /// The daemon.
+    /// The daemon's status.
     Status(DaemonStatus),
     /// The numbers of all mounts in the Prometheus text format.
     Metrics(String),
@@ -98,7 +98,7 @@ pub enum Answer {
     Upgraded {
         /// Its process id.
         pid: u32,
-        /// Milliseconds in which no request was answered.
+        /// Milliseconds during which no request was answered.
         pause_ms: u64,
     },
 }
@@ -106,31 +106,31 @@ pub enum Answer {
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Where.
+    /// The path of the mount.
     pub mountpoint: PathBuf,
-    /// Of which cluster: addresses of some nodes.
+    /// Its cluster: addresses of some nodes.
     pub cluster: String,
-    /// Its mode's name.
+    /// The name of its mode.
     pub mode: String,
-    /// No writes.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Since when, in milliseconds since 1970.
+    /// Time of the mount, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Threads that serve it.
+    /// Number of threads that serve it.
     pub threads: usize,
-    /// Bytes of memory that it may use; 0 where an earlier version mounted it.
+    /// Memory budget in bytes; 0 if an earlier version mounted it.
     #[serde(default)]
     pub memory: u64,
-    /// Bytes a second that it may read and write together; 0 is no limit.
+    /// Limit of bytes per second read and written together; 0 is no limit.
     #[serde(default)]
     pub bandwidth: u64,
-    /// Bytes a second that it may read; 0 is no limit.
+    /// Limit of bytes per second read; 0 is no limit.
     #[serde(default)]
     pub read_bandwidth: u64,
-    /// Bytes a second that it may write; 0 is no limit.
+    /// Limit of bytes per second written; 0 is no limit.
     #[serde(default)]
     pub write_bandwidth: u64,
-    /// How it does.
+    /// Its state.
     #[serde(default)]
     pub state: MountState,
     /// Process id of the daemon.
@@ -138,20 +138,20 @@ pub struct Listed {
     pub pid: u32,
 }
 
-/// How a mount does.
+/// The state of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MountState {
-    /// It is being made.
+    /// Being mounted.
     #[default]
     Mounting,
-    /// Requests are served.
+    /// Serving requests.
     Serving,
     /// Taken over from an earlier process; requests wait.
     Resuming,
     /// Handed to the next process; requests wait.
     Parked,
-    /// Out of the tree; files of it are still open.
+    /// Out of the tree; some of its files are still open.
     Detached,
 }
 
@@ -169,47 +169,47 @@ impl MountState {
     }
 }
 
-/// The daemon.
+/// The status of the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DaemonStatus {
     /// Its process id.
     pub pid: u32,
-    /// Its holder's.
+    /// Process id of its holder.
     pub holder_pid: u32,
     /// Its version.
     pub version: String,
-    /// Since when, in milliseconds since 1970.
+    /// Start time, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// How many mounts it has.
+    /// Number of its mounts.
     pub mounts: usize,
-    /// How many of them it took over from an earlier process.
+    /// Number of mounts taken over from an earlier process.
     pub taken_over: usize,
 }
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody listens: no daemon runs for this run directory, or it is about to end.
+    /// No daemon listens: none runs for this run directory, or it is about to end.
     #[error("no mount daemon runs in {}: nothing is mounted by it", .0.display())]
     Absent(PathBuf),
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("{} belongs to another user: use --run-dir, or be that user or root", .0.display())]
     Forbidden(PathBuf),
     /// The daemon ended after the request was sent.
     #[error("the mount daemon ended before it answered: {} says why; look at `millpond mounts` and try again", .0.display())]
     Lost(PathBuf),
-    /// Something else.
+    /// Any other error.
     #[error("asking the mount daemon: {0}")]
     Io(#[from] io::Error),
 }
 
-/// A connection to a daemon that has said its greeting.
+/// A connection to a daemon, after its greeting.
 #[derive(Debug)]
 pub struct Connection {
     stream: BlockingStream,
     buffer: Vec<u8>,
     run_dir: RunDir,
-    /// Whose it is.
+    /// The daemon's greeting.
     pub greeting: Greeting,
 }
 
@@ -217,7 +217,7 @@ impl Connection {
     /// Connects to the daemon of a run directory.
     ///
     /// # Errors
-    /// [`CallError`]; nothing was asked.
+    /// [`CallError`]; no request was sent.
     pub fn open(run_dir: &RunDir) -> Result<Self, CallError> {
         let (path, absent) = (run_dir.socket(), || CallError::Absent(run_dir.path().to_owned()));
         let stream =
@@ -247,7 +247,7 @@ impl Connection {
         write_line(&self.stream, request, deadline).map_err(|error| self.lost(error))
     }
 
-    /// Waits for the answer; nothing when the time passed first.
+    /// Waits for the answer; `None` when `within` passes first.
     ///
     /// # Errors
     /// [`CallError`].
@@ -266,7 +266,7 @@ impl Connection {
     }
 }
 
-/// Asks one thing, and waits for the answer.
+/// Sends one request and waits for the answer.
 ///
 /// # Errors
 /// [`CallError`].
@@ -293,7 +293,7 @@ pub(crate) fn write_line<T: Serialize>(
     stream.send_vectored(&[IoSlice::new(&line)], deadline)
 }
 
-/// The next request; nothing at the end of the stream. What came behind it stays in `buffer`.
+/// Reads the next request; `None` at the end of the stream. Bytes after it stay in `buffer`.
 pub(crate) fn read_request(
     stream: &BlockingStream,
     buffer: &mut Vec<u8>,
@@ -302,7 +302,7 @@ pub(crate) fn read_request(
     read_line(stream, (buffer, REQUEST_BYTES_MAX), deadline)
 }
 
-/// The next line of at most `max` bytes.
+/// Reads the next line of at most `max` bytes.
 fn read_line(
     stream: &BlockingStream,
     (buffer, max): (&mut Vec<u8>, usize),

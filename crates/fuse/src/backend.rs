@@ -1,4 +1,4 @@
-//! The cluster behind a mount: metas and chunks.
+//! The cluster as a mount uses it: metas and chunks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,22 +25,23 @@ use crate::recent;
 use crate::settled::{BytesOf, Contents, Settled, told_of};
 use crate::watch::Calls;
 
-/// Set in the sequences of what the mount does by itself; the kernel's numbers stay below.
+/// Set in the sequences of the mount's own operations; the kernel's numbers stay below.
 const OWN: u64 = 1 << 63;
-/// Steps that one request of the kernel may take.
+/// Bits of a sequence for the steps of one kernel request.
 const STEP_BITS: u32 = 4;
-/// Small files whose bytes are kept for a read that follows, about, and their bytes at most.
+/// The number of small files with cached bytes for a following read, about, and the limit of their
+/// bytes.
 const CONTENTS: usize = 2048;
 const CONTENTS_BYTES: u64 = 16 << 20;
-/// The user of a request of whom the kernel does not tell.
+/// The user of a request when the kernel does not report one.
 const UNTOLD: u32 = u32::MAX;
-/// Names of chunks with a record that are known.
+/// The number of cached records of chunk names.
 const NAMES_MAX: usize = 256;
 
 /// Why chunks were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// The file was cloned: it must get others before.
+    /// The file was cloned: it needs chunks of its own first.
     Sealed,
     Failed(Errno),
 }
@@ -60,7 +61,7 @@ impl From<BehindLastChunk> for Denied {
 /// Why chunks were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// Bytes that were written are lost, unless the file was cut since they were known of.
+    /// Written bytes are lost, unless the file was cut since its attributes were read.
     Missing,
     Failed(Errno),
 }
@@ -96,30 +97,30 @@ impl From<Unread> for Errno {
     }
 }
 
-/// On whose behalf, and under which number, an operation is done.
+/// The identity of an operation: its user and its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Ticket {
     caller: Caller,
-    /// The thread that asks; 0 of what the mount does by itself.
+    /// The requesting thread; 0 for the mount's own operations.
     pub(crate) pid: u32,
-    /// The kernel's number of the request; none of what the mount does by itself.
+    /// The kernel's number of the request; none for the mount's own operations.
     unique: Option<u64>,
     sequence: u64,
     hour: Option<u32>,
-    /// That of the first attempt; none of what the mount does by itself.
+    /// The session of the first attempt; none for the mount's own operations.
     session: Option<u64>,
     steps: u64,
 }
 
 impl Ticket {
-    /// Of a request of the kernel, which has checked the caller's permissions.
+    /// The ticket of a kernel request; the kernel has checked the caller's permissions.
     pub(crate) fn of_request(unique: u64, header: &InHeader) -> Self {
         let (caller, sequence) = (Caller::checked(header.uid, header.gid), unique << STEP_BITS);
         let (unique, pid) = (Some(unique), header.pid);
         Self { caller, pid, unique, sequence, hour: None, session: None, steps: 0 }
     }
 
-    /// The same under a number that only this attempt has: a repetition is done again.
+    /// The same under a number that only this attempt has: a repetition is executed again.
     pub(crate) fn forgetful(self, own: &Self) -> Self {
         Self { sequence: own.sequence, ..self }
     }
@@ -129,7 +130,7 @@ impl Ticket {
         self.is_of_root() || self.caller.uid == uid
     }
 
-    /// The kernel's number of the request; 0 of what the mount does by itself.
+    /// The kernel's number of the request; 0 for the mount's own operations.
     pub(crate) fn unique(&self) -> u64 {
         self.unique.unwrap_or(0)
     }
@@ -139,27 +140,28 @@ impl Ticket {
         self.caller.uid == 0
     }
 
-    /// The same, or nobody knows: with `-o idmap` the kernel tells of users only when they make something.
+    /// Whether it is on behalf of root or of an unknown user: with `-o idmap` the kernel reports
+    /// users only when they create something.
     pub(crate) const fn may_be_of_root(&self) -> bool {
         self.is_of_root() || self.caller.uid == UNTOLD
     }
 
-    /// The number and the hour of the one change that it is for, to be used again with [`Self::named`].
+    /// The number and hour of the one change of this ticket, for later use with [`Self::named`].
     pub(crate) fn name(&mut self) -> (u64, u32) {
         (self.sequence, *self.hour.get_or_insert_with(this_hour))
     }
 
-    /// The same for a change that was begun under this number in this hour.
+    /// The ticket of a change that was begun under this number in this hour.
     pub(crate) fn named(self, (sequence, hour): (u64, u32)) -> Self {
         Self { sequence, hour: Some(hour), ..self }
     }
 
-    /// The sequence of the first change that the request makes.
+    /// The sequence of the request's first change.
     pub(crate) const fn first_sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// A name for the next change that the request makes.
+    /// The sequence of the request's next change.
     fn next(&mut self) -> u64 {
         let sequence = self.sequence + self.steps;
         self.steps += 1;
@@ -172,21 +174,20 @@ pub(crate) fn this_hour() -> u32 {
     u32::try_from(RealClock::wall_ms() / 3_600_000).unwrap_or(u32::MAX)
 }
 
-/// An inode as a meta told of it.
+/// An inode as a meta reported it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) attr: Attr,
-    /// The state of the store that is told of, as in `Answered`.
+    /// The version of the store at that moment, as in `Answered`.
     pub(crate) version: u64,
 }
 
-/// Connections to the cluster, in a session.
 /// Bytes that were read.
 #[derive(Debug)]
 pub(crate) enum ReadBytes<'b> {
-    /// They are in the memory that was given for them.
+    /// In the caller's buffer.
     Here(&'b [u8]),
-    /// They stayed where the node on this host has them, until this is dropped.
+    /// In memory of the node on this host, until this is dropped.
     Lent(LentBytes),
 }
 
@@ -199,31 +200,32 @@ impl AsRef<[u8]> for ReadBytes<'_> {
     }
 }
 
+/// Connections to the cluster, in a session.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) client: Client,
     pub(crate) files: Files,
     pub(crate) settled: Settled,
     pub(crate) born: Born,
-    /// Bytes of small files, as metas told them last.
+    /// Bytes of small files, as last reported by metas.
     pub(crate) contents: Contents,
-    /// What is known of names of chunks that have a record: it never changes but that they are sealed.
+    /// Cached records of chunk names: only their seal ever changes.
     names: Cache<u64, Arc<SharedName>>,
-    /// What was answered and not told a meta yet.
+    /// Changes that were answered and not yet sent to a meta.
     pub(crate) behind: Behind,
-    /// How long the cluster takes.
+    /// Latencies of the cluster.
     pub(crate) calls: Calls,
-    /// Numbers for files that the mount makes by itself.
+    /// Reserved inode numbers for files that the mount creates by itself.
     pub(crate) numbers: Mutex<Range<u64>>,
     session: AtomicU64,
     own: AtomicU64,
-    /// This mount has removed something since its session was renewed.
+    /// Whether this mount has removed something since its session was renewed.
     pub(crate) removed: AtomicBool,
 }
 
 impl Backend {
-    /// A backend that has no session yet. `first` is a number that no earlier process of the session
-    /// has used for what it did by itself.
+    /// Makes a backend without a session. No earlier process of the session has used `first` or a
+    /// later number for the mount's own operations.
     pub(crate) fn new(client: Client, files: Files, behind: Behind, first: u64) -> Self {
         let (session, own) = (AtomicU64::new(0), AtomicU64::new(first & !OWN));
         let (settled, calls, numbers) = (Settled::default(), Calls::default(), Mutex::default());
@@ -247,13 +249,14 @@ impl Backend {
         }
     }
 
-    /// From now on requests are of this session; or of the one that an earlier process had in its place.
+    /// Enters a session: new requests belong to it, or to the one that an earlier process entered
+    /// in its place.
     pub(crate) fn enter(&self, session: u64) {
         self.session.store(self.files.enter(session), Ordering::Release);
     }
 
-    /// The session has ended: from now on requests are of this one. What was begun before is of the old one, in
-    /// which it may have been done.
+    /// Replaces an ended session for new requests. Operations begun before stay with the old
+    /// session, in which they may have been executed.
     pub(crate) fn replace_session(&self, session: u64) {
         self.files.replace_session(session);
         self.session.store(session, Ordering::Release);
@@ -263,24 +266,24 @@ impl Backend {
         self.session.load(Ordering::Acquire)
     }
 
-    /// A ticket for what the mount does by itself.
+    /// A ticket for an operation of the mount itself.
     pub(crate) fn own_ticket(&self) -> Ticket {
         let (sequence, caller) = (self.own_sequence(), Caller::checked(0, 0));
         Ticket { caller, pid: 0, unique: None, sequence, hour: None, session: None, steps: 0 }
     }
 
-    /// A sequence for what the mount does by itself, and for the steps behind it.
+    /// A sequence for an operation of the mount itself, and for its steps.
     pub(crate) fn own_sequence(&self) -> u64 {
         OWN | self.own.fetch_add(1 << STEP_BITS, Ordering::Relaxed)
     }
 
-    /// Whether a meta knows the session. True too when none can be asked.
+    /// Whether a meta knows the session. True as well when no meta can be reached.
     pub(crate) fn session_lives(&self) -> bool {
         let renew = MetaOp::SessionRenew { open: Vec::new(), closed: Vec::new() };
         !matches!(self.meta(&mut self.own_ticket(), renew), Err(Errno::STALE))
     }
 
-    /// The request of an operation that changes something.
+    /// Builds the request of an operation that changes something.
     pub(crate) fn request(&self, ticket: &mut Ticket, op: MetaOp) -> MetaRequest {
         let (mut sequence, mut hour, mut session) = (0, 0, self.session());
         if op.changes() {
@@ -290,14 +293,14 @@ impl Backend {
                 (ticket.hour, ticket.session) = (Some(begun.hour), Some(begun.session));
             }
             hour = *ticket.hour.get_or_insert_with(this_hour);
-            // Locks go with their session: one that was had in another one is none any more.
+            // Locks end with their session: a lock taken in another session no longer exists.
             let is_lock = matches!(op, MetaOp::SetLock { .. });
             session = ticket.session.filter(|_| !is_lock).unwrap_or(session);
         }
         MetaRequest { session, sequence, hour, caller: ticket.caller.clone(), op }
     }
 
-    /// Has a meta do something.
+    /// Sends an operation to a meta.
     pub(crate) fn ask(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Answered, Errno> {
         self.behind.wait_before(&op)?;
         let call = if op.changes() { &self.calls.change } else { &self.calls.look };
@@ -310,7 +313,8 @@ impl Backend {
         Ok(answered?)
     }
 
-    /// What a meta answered to an operation that was asked for after so many changes of its directory.
+    /// Updates the caches from a meta's answer; `changes` is the number of changes of the
+    /// operation's directory when it was sent.
     pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
         if let Some(Ok(MetaReply::Removed(Removed { ino, nlink: 0 }))) =
             answered.map(|it| &it.answer)
@@ -322,19 +326,19 @@ impl Backend {
             // It may have replaced something.
             self.removed.store(true, Ordering::Release);
         }
-        // Who makes promises everywhere changes directories and files before metas do.
+        // A mount that makes promises everywhere changes directories and files before metas do.
         if !self.behind.is_sole() {
             self.settled.hear(op, answered, changes);
             self.born.hear(op, answered);
         }
     }
 
-    /// Number of changes of an operation's directory so far, for [`Self::hear`].
+    /// The number of changes of an operation's directory so far, for [`Self::hear`].
     pub(crate) fn changes_of_dir(&self, op: &MetaOp) -> u64 {
         told_of(op).map_or(0, |dir| self.settled.changes(dir))
     }
 
-    /// An operation is about to be asked for, or was answered.
+    /// Notes that an operation is about to be sent, or was answered.
     fn passes(&self, op: &MetaOp) {
         if self.behind.is_sole() || told_of(op).is_none() {
             self.settled.passes(op);
@@ -342,12 +346,12 @@ impl Backend {
         self.behind.passes(op);
     }
 
-    /// Has a meta do something whose answer nobody keeps.
+    /// Sends an operation to a meta and returns the plain reply.
     pub(crate) fn meta(&self, ticket: &mut Ticket, op: MetaOp) -> Result<MetaReply, Errno> {
         Ok(self.ask(ticket, op)?.answer?)
     }
 
-    /// Has a meta do something whose answer is an inode.
+    /// Sends an operation to a meta that answers with an inode.
     pub(crate) fn attr(&self, ticket: &mut Ticket, op: MetaOp) -> Result<Told, Errno> {
         let Answered { answer, version, .. } = self.ask(ticket, op)?;
         match answer? {
@@ -365,7 +369,8 @@ impl Backend {
         Ok(())
     }
 
-    /// The same of a long range, whose bytes may stay where the node on this host has them: in order, piece by piece.
+    /// Reads a long range like [`Self::read`]; bytes may stay in memory of the node on this host.
+    /// Returns the pieces in order.
     pub(crate) fn lend<'b>(
         &self,
         bytes: Bytes,
@@ -386,8 +391,8 @@ impl Backend {
         Ok(sizes.into_iter().zip(lent).map(piece).collect())
     }
 
-    /// The chunks of a file in chunks that is this; none when its name of chunks has no record any more: then it is
-    /// not this any more.
+    /// The chunks of a file stored in chunks; `None` when its chunk name no longer has a record:
+    /// then the attributes are outdated.
     pub(crate) fn chunks(&self, attr: &Attr) -> Result<Option<Chunks>, Errno> {
         if !attr.is_shared {
             return Ok(Some(Chunks::own(attr)));
@@ -413,7 +418,7 @@ impl Backend {
         self.write_parts(to, &[(offset, data)])
     }
 
-    /// The same of several ranges, in their order where they overlap.
+    /// Writes several ranges, in order where they overlap.
     pub(crate) fn write_parts(&self, to: &Chunks, all: &[(u64, &[u8])]) -> Result<(), Denied> {
         let (mut parts, mut values) = (Vec::new(), Vec::new());
         for (offset, data) in all {
@@ -423,12 +428,12 @@ impl Backend {
         Ok(self.calls.write.timed(write)?)
     }
 
-    /// Leaves no byte in whole chunks.
+    /// Removes whole chunks.
     pub(crate) fn remove(&self, of: &Chunks, indexes: Range<u64>) -> Result<(), Denied> {
         self.cut(of, of.bytes().removals(indexes))
     }
 
-    /// Cuts chunks, in this order where it is of one.
+    /// Cuts chunks; cuts of one chunk are done in this order.
     pub(crate) fn cut(
         &self,
         of: &Chunks,
@@ -443,7 +448,7 @@ impl Backend {
     }
 }
 
-/// A meta's answer is not of the kind that was asked for.
+/// The error for a meta's reply of the wrong kind.
 pub(crate) fn unexpected() -> Errno {
     tracing::error!("a meta answered something else than it was asked for: its log may say more");
     Errno::IO

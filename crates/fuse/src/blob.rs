@@ -1,7 +1,8 @@
-//! What the next process of a mount must know: bytes that somebody keeps.
+//! The state of a mount that the holder keeps for the next process.
 //!
-//! version u8, session u64, lease u32, the agreement with the kernel, then how it was mounted. Version 1 ends
-//! before the second byte of flags, version 2 before the folder of the cache, version 3 before the time for requests.
+//! version u8, session u64, lease u32, the agreement with the kernel, then the mount's options.
+//! Version 1 ends before the second byte of flags, version 2 before the folder of the cache,
+//! version 3 before the time for requests.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,10 +17,10 @@ use crate::mount::MountFailure;
 use crate::options::{Mode, MountSpec};
 
 const VERSION: u8 = 4;
-/// Longest text: a path.
+/// Longest text in bytes: a path.
 const TEXT_MAX: usize = 4096;
 
-/// What is kept of a mount.
+/// The kept state of a mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Blob {
     pub(crate) spec: MountSpec,
@@ -46,7 +47,7 @@ impl Blob {
         w.bytes16(spec.target.as_os_str().as_encoded_bytes());
         let mode = Mode::NAMES.iter().position(|(mode, _)| *mode == spec.mode).unwrap_or(0);
         w.u8(u8::try_from(mode).unwrap_or(0));
-        // An earlier version wrote 0 for what it did not know.
+        // An earlier version wrote 0 for flags that it did not know.
         let quiet = !spec.watch;
         let flags = [
             spec.read_only,
@@ -59,7 +60,7 @@ impl Blob {
         ];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         w.u16(u16::try_from(spec.threads).unwrap_or(u16::MAX));
-        // An earlier version passes over bits that it does not know.
+        // An earlier version ignores bits that it does not know.
         let flags = [spec.read_ahead, spec.delegations, spec.relatime, spec.acl, spec.idmap];
         w.u8(flags.iter().enumerate().map(|(bit, set)| u8::from(*set) << bit).sum());
         let Budgets { memory, bandwidth, read_bandwidth, write_bandwidth } = spec.budgets;
@@ -152,7 +153,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Blob::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
-        // As earlier versions wrote it.
+        // The form of earlier versions.
         let mut old = bytes[..bytes.len() - 4].to_vec();
         old[0] = 3;
         let spec = Blob::decode(&old).unwrap().spec;

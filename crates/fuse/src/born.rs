@@ -1,22 +1,23 @@
-//! Directories that this mount made, and every name in them: what is not among these names is not there, and no meta
-//! needs to be asked. Programs that unpack, build or check out make a directory, and then look for each name
-//! before they make it.
+//! Directories that this mount made, with every name in them: any other name does not exist, and no
+//! meta needs to be asked. Programs that unpack, build or check out make a directory, and then look
+//! up each name before they create it.
 //!
-//! It holds as long as nobody else changed the directory, which the [leases](crate::leases) tell.
+//! This holds as long as no other client changes the directory, which the [leases](crate::leases)
+//! report.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use millpond_types::meta::{After, Answered, FileKind, Ino, MetaOp, MetaReply};
 use parking_lot::Mutex;
 
-/// Names that are remembered, some 10 MiB; a directory counts as one.
+/// The number of remembered names, some 10 MiB; a directory counts as one.
 const NAMES_MAX: usize = 1 << 17;
-/// Names of one directory: a larger one is not remembered.
+/// The largest number of names of one directory: a larger one is not remembered.
 const DIR_NAMES_MAX: usize = NAMES_MAX / 4;
 
 #[derive(Debug)]
 struct Dir {
-    /// The version of the store that it was made in.
+    /// The version of the store in which it was made.
     since: u64,
     names: HashSet<Box<[u8]>>,
 }
@@ -24,12 +25,12 @@ struct Dir {
 #[derive(Debug, Default)]
 struct Known {
     dirs: HashMap<u64, Dir>,
-    /// The oldest first; some are gone.
+    /// In order of age; may contain removed entries.
     order: VecDeque<u64>,
     size: usize,
 }
 
-/// Directories whose names are all known.
+/// Directories of which all names are known.
 #[derive(Debug, Default)]
 pub(crate) struct Born(Mutex<Known>);
 
@@ -74,7 +75,7 @@ impl Known {
         match (op, reply) {
             (MetaOp::Create(create), MetaReply::Entry(entry)) => {
                 self.made(create.parent, create.name.as_bytes());
-                // A number that was a directory's before is not given out again, nor is one made twice.
+                // Numbers of directories are never reused, and none is made twice.
                 if after.version > 0 && entry.created && entry.attr.kind == FileKind::Directory {
                     self.add(entry.attr.ino, after.version);
                 }
@@ -93,7 +94,8 @@ impl Known {
                     self.forget(rename.parent);
                     self.forget(rename.new_parent);
                 } else if !rename.exchange && !after.dirs.is_empty() {
-                    // One of two names of a file to the other one: nothing was done (rename(2)).
+                    // A rename of one name of a file to another name of it does nothing
+                    // (rename(2)).
                     if !rename.whiteout {
                         self.gone(rename.parent, rename.name.as_bytes());
                     }
@@ -104,7 +106,7 @@ impl Known {
         }
     }
 
-    /// Whether an operation was done is not known.
+    /// Handles an operation with an unknown outcome.
     fn doubt(&mut self, op: &MetaOp) {
         match op {
             MetaOp::Create(create) => self.forget(create.parent),
@@ -121,7 +123,8 @@ impl Known {
 }
 
 impl Born {
-    /// What a meta answered; nothing when that is not known. Before whoever asked is answered.
+    /// Processes a meta's answer, or `None` if the outcome is unknown. Called before the requester
+    /// is answered.
     pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>) {
         if !op.changes() {
             return;
@@ -134,8 +137,8 @@ impl Born {
         }
     }
 
-    /// The version since which a directory that this mount made has had no such name, if it has none and nobody
-    /// else has changed it.
+    /// The version since which a directory that this mount made has lacked this name, if it lacks
+    /// it and no other client has changed the directory.
     pub(crate) fn lacks(&self, dir: Ino, name: &[u8]) -> Option<u64> {
         let known = self.0.lock();
         let dir = known.dirs.get(&dir.0)?;

@@ -1,10 +1,10 @@
-//! What a mount may use of its host and of the network: bytes of memory, and bytes a second.
+//! Limits of a mount: bytes of memory, and bytes per second.
 //!
 //! The memory of requests is fixed when the mount is made: each thread holds one request and one
-//! answer. What is left of the budget is for what is read ahead. Bytes a second are those that requests
-//! of the kernel carry. A request pays when it comes, and waits until those before it have had their
-//! time: a virtual clock (L. Zhang, "`VirtualClock`", SIGCOMM 1990), so that the rate is kept over any
-//! time, and who came first goes first.
+//! answer. The rest of the budget is for read-ahead. The bandwidth counts the bytes that requests
+//! of the kernel carry. A request pays when it arrives, and waits until those before it have used
+//! their time: a virtual clock (L. Zhang, "`VirtualClock`", SIGCOMM 1990). So the rate holds over
+//! any period, and requests proceed in order of arrival.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,16 +16,16 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::options::OptionError;
 
-/// Budgets of a mount, as its options say.
+/// Budgets of a mount, from its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
-    /// Bytes of memory for requests and for what is read ahead.
+    /// Bytes of memory for requests and for read-ahead.
     pub memory: u64,
-    /// Bytes a second, read and written together; 0 is no limit.
+    /// Bytes per second read and written together; 0 is no limit.
     pub bandwidth: u64,
-    /// Bytes a second that are read; 0 is no limit.
+    /// Bytes per second read; 0 is no limit.
     pub read_bandwidth: u64,
-    /// Bytes a second that are written; 0 is no limit.
+    /// Bytes per second written; 0 is no limit.
     pub write_bandwidth: u64,
 }
 
@@ -35,20 +35,20 @@ impl Default for Budgets {
     }
 }
 
-/// Memory of a mount whose options say nothing: 32 MiB are for the requests of 16 threads.
+/// Default memory of a mount in bytes: 32 MiB are for the requests of 16 threads.
 const MEMORY: u64 = 256 << 20;
-/// More is a slip of the pen.
+/// A larger value is a typing error.
 const MEMORY_MAX: u64 = 1 << 44;
-/// With less a request of 1 MiB takes longer than a daemon may take to leave.
+/// With less, a request of 1 MiB takes longer than a daemon has for parking.
 const RATE_MIN: u64 = 256 << 10;
 const RATE_MAX: u64 = 1 << 44;
-/// Requests become smaller than they might be before a mount is refused, down to this.
+/// Requests shrink down to this size before a mount is rejected.
 const REQUEST_MIN: u32 = 128 << 10;
-/// So much of the time of a rate may be used at once after a rest.
+/// The credit after an idle period, as time at the full rate.
 const BURST: Duration = Duration::from_millis(100);
 
 impl Budgets {
-    /// Takes an option if it is one of these.
+    /// Applies an option if it is one of these.
     pub(crate) fn apply(&mut self, name: &str, value: &str) -> Option<Result<(), OptionError>> {
         let (field, least, most, unit) = match name {
             "memory" => (&mut self.memory, 1, MEMORY_MAX, ""),
@@ -75,7 +75,7 @@ impl Budgets {
         })
     }
 
-    /// Whether so many threads can work with the memory.
+    /// Checks that the memory suffices for `threads`.
     pub(crate) fn check(&self, threads: usize) -> Result<(), OptionError> {
         if of_threads(self.memory) / u64::from(REQUEST_MIN) >= 2 * threads as u64 {
             return Ok(());
@@ -90,7 +90,7 @@ impl Budgets {
         })
     }
 
-    /// Bytes of the largest request that so many threads can have.
+    /// Bytes of the largest request that `threads` can have.
     pub(crate) fn request_bytes(&self, threads: usize, largest: u32) -> u32 {
         let each = of_threads(self.memory) / (2 * threads.max(1) as u64);
         let each = u32::try_from(each).unwrap_or(u32::MAX) / REQUEST_MIN * REQUEST_MIN;
@@ -98,12 +98,12 @@ impl Budgets {
     }
 }
 
-/// The share of a mount's memory that its threads may have.
+/// The share of a mount's memory for its threads.
 const fn of_threads(memory: u64) -> u64 {
     memory / 4 * 3
 }
 
-/// Memory, counted.
+/// A counter of used memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     limit: u64,
@@ -115,12 +115,12 @@ impl Memory {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    /// Takes memory that is needed, whatever there is.
+    /// Takes memory that is required, even beyond the limit.
     pub(crate) fn take(&self, bytes: u64) {
         self.used.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Takes memory if there is so much.
+    /// Takes memory if enough is left.
     pub(crate) fn try_take(&self, bytes: u64) -> bool {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
@@ -140,7 +140,7 @@ impl Memory {
     }
 }
 
-/// A rate: when all that was let through has had its time.
+/// A rate: the time at which all admitted bytes have used their share.
 #[derive(Debug)]
 struct Rate {
     per_second: u64,
@@ -152,7 +152,7 @@ impl Rate {
         Self { per_second, paid_until: Mutex::new(Tick(0)) }
     }
 
-    /// Pays for so many bytes; returns when they may go.
+    /// Pays for `bytes`; returns the time at which they may proceed.
     fn pay(&self, bytes: u64, now: Tick) -> Tick {
         if self.per_second == 0 {
             return now;
@@ -170,7 +170,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What is carried where.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Read,
@@ -184,10 +184,10 @@ pub(crate) struct Bandwidth {
     both: Rate,
     read: Rate,
     write: Rate,
-    /// Nobody waits: the threads are to stop.
+    /// Requests do not wait: the threads are to stop.
     open: Mutex<bool>,
     opened: Condvar,
-    /// Requests that wait, and for how many microseconds some did.
+    /// Number of waiting requests, and the total microseconds of waiting.
     pub(crate) waiting: Gauge,
     pub(crate) waited_us: Counter,
 }
@@ -206,7 +206,7 @@ impl Bandwidth {
         }
     }
 
-    /// Waits until so many bytes may go this way.
+    /// Waits until `bytes` may proceed in this direction.
     pub(crate) fn pass(&self, way: Way, bytes: u64) {
         let one = if way == Way::Read { &self.read } else { &self.write };
         if (self.both.per_second, one.per_second) == (0, 0) || bytes == 0 {
@@ -231,7 +231,7 @@ impl Bandwidth {
         self.waited_us.add(micros(RealClock::tick().since(now)));
     }
 
-    /// Lets everybody through from now on, or no longer: threads that wait could not stop.
+    /// Sets whether all requests proceed at once: waiting threads could not stop.
     pub(crate) fn set_open(&self, open: bool) {
         *self.open.lock() = open;
         self.opened.notify_all();

@@ -1,9 +1,9 @@
 //! The process that serves all mounts of a run directory, for a holder that outlives it.
 //!
-//! `link` and the loop here speak with the holder, `door` with operators; `table` is what is mounted,
-//! `mounts` makes and ends mounts, `handover` takes them from an earlier process and leaves them to the
-//! next. The process must have no file of a mount open and stand in none: the kernel would ask it for
-//! them while it starts or ends.
+//! `link` and the loop here communicate with the holder, `door` with operators. `table` has the
+//! mounts, `mounts` makes and ends them, `handover` takes them from an earlier process and leaves
+//! them to the next. The process must not have a file of a mount open or its working directory in
+//! one: the kernel would send it requests about them while it starts or ends.
 
 mod door;
 mod handover;
@@ -24,25 +24,25 @@ use self::table::{Table, unpack};
 use crate::link::{Frame, Kind, receive};
 use crate::run_dir::RunDir;
 
-/// How often mounts that are over are looked for.
+/// The interval between checks for ended mounts.
 const LOOK: Duration = Duration::from_millis(50);
 /// Without a mount and a connection the daemon ends after this.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time for mounts that were unmounted to end; files that are open keep some.
+/// Time for unmounted mounts to end; open files keep some.
 const END: Duration = Duration::from_secs(5);
 
-/// Why the daemon ended out of order.
+/// Why the daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// The holder is gone, and with it what the mounts need to outlive this process.
+    /// The holder is gone, and with it the state that lets mounts outlive this process.
     #[error("the holder is gone: all mounts were unmounted; mount again")]
     HolderGone,
-    /// The system refuses.
+    /// An error of the system.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -56,24 +56,24 @@ struct Daemon {
     run_dir: RunDir,
     holder: HolderLink,
     table: Mutex<Table>,
-    /// Something in the table did, or an answer went out.
+    /// Signals a change of the table, or a sent answer.
     changed: Condvar,
     door: Mutex<Option<Arc<LocalListener>>>,
     started_unix_ms: u64,
 }
 
-/// What a frame of the holder comes to.
+/// The action after a frame of the holder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Listen,
     End,
 }
 
-/// Serves mounts for the holder at the other end of `holder` until there are none, or another process
-/// serves them.
+/// Serves mounts for the holder at the other end of `holder` until there are none, or another
+/// process serves them.
 ///
 /// # Errors
-/// [`DaemonError`]; nothing is left mounted by this process.
+/// [`DaemonError`]; this process leaves no mount behind.
 pub fn serve(run_dir: &RunDir, holder: &UnixStream) -> Result<(), DaemonError> {
     if let Err(error) = raise_fd_limit() {
         tracing::warn!("the limit of open files stays as it is: {error}");
@@ -110,7 +110,7 @@ pub fn serve(run_dir: &RunDir, holder: &UnixStream) -> Result<(), DaemonError> {
     Err(DaemonError::HolderGone)
 }
 
-/// Nothing is mounted, and nothing will be.
+/// No mounts are accepted any more.
 const ENDS: &str = "the mount daemon ends";
 
 impl Daemon {
@@ -150,7 +150,7 @@ impl Daemon {
         Ok(Next::Listen)
     }
 
-    /// Looks for mounts that are over, and whether there is anything left to do.
+    /// Removes ended mounts, and checks whether there is anything left to do.
     fn look(self: &Arc<Self>) {
         loop {
             self.reap();
@@ -178,7 +178,7 @@ impl Daemon {
         self.close_door();
         let until = RealClock::tick().plus(END);
         loop {
-            // Again and again: some may just be mounted.
+            // Repeatedly: some may just be mounting.
             self.unmount_all(false);
             let mut table = self.table.lock();
             if table.mounts.is_empty() || RealClock::tick() >= until {
@@ -197,7 +197,8 @@ impl Daemon {
         self.end();
     }
 
-    /// A mount that dies with this process is worse than none: applications would hang.
+    /// Ends all mounts, because a mount that dies with this process is worse than none:
+    /// applications would hang.
     fn without_holder(&self) {
         tracing::error!(
             "the holder is gone: all mounts are unmounted lazily, and the daemon ends; mount again"

@@ -1,8 +1,9 @@
-//! The deadline of a request of the kernel (`-o timeout`): the request is answered by then, also when servers are gone.
+//! The deadline of a request of the kernel (`-o timeout`): the request is answered by then, even
+//! when servers are gone.
 //!
-//! The deadline belongs to the thread that serves the request. Each wait of that thread ends by it: a call of the cluster, a
-//! promise, the gate of a file. A request that is late gets `EIO`; a promise is in the journal, and is kept when the cluster is
-//! back. Work that a mount does by itself has no deadline.
+//! The deadline belongs to the thread that serves the request. Each wait of that thread ends by it:
+//! a call to the cluster, a promise, the gate of a file. A late request gets `EIO`; a promise is in
+//! the journal, and is kept when the cluster is back. The mount's own operations have no deadline.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,15 +14,15 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::errno::Errno;
 
-/// How long one call of the cluster is tried: a node that is gone costs seconds, a cluster that is gone for longer should be
-/// noticed.
+/// How long one call to the cluster is retried: a dead node costs seconds, and a longer outage of
+/// the cluster should be noticed.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 thread_local! {
     static UNTIL: Cell<Option<Tick>> = const { Cell::new(None) };
 }
 
-/// While this lives the thread serves a request.
+/// A guard that lives while the thread serves a request.
 #[derive(Debug)]
 pub(crate) struct Serving;
 
@@ -38,28 +39,28 @@ impl Drop for Serving {
     }
 }
 
-/// Until when this thread waits for anything.
+/// The end of any wait of this thread.
 pub(crate) fn until() -> Tick {
     UNTIL.get().unwrap_or(Tick(u64::MAX))
 }
 
-/// How long this thread waits for a call of the cluster.
+/// How long this thread waits for a call to the cluster.
 pub(crate) fn patience() -> Duration {
     let left = UNTIL.get().map(|until| until.since(RealClock::tick()));
     left.map_or(PATIENCE, |left| left.min(PATIENCE))
 }
 
-/// Whether it is too late for the request that this thread serves.
+/// Whether the deadline of this thread's request has passed.
 pub(crate) fn is_over() -> bool {
     left().is_some_and(|left| left.is_zero())
 }
 
-/// Time that is left, if there is an end to it.
+/// The time left, if there is a deadline.
 fn left() -> Option<Duration> {
     UNTIL.get().map(|until| until.since(RealClock::tick()))
 }
 
-/// Locks, or fails when it is too late for the request that this thread serves.
+/// Locks a mutex; fails when the deadline of this thread's request passes.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Errno> {
     match left() {
         None => Ok(mutex.lock()),
@@ -67,7 +68,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Errno> {
     }
 }
 
-/// The same of a lock that others share.
+/// Locks for shared access; fails in the same way.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> Result<RwLockReadGuard<'_, T>, Errno> {
     match left() {
         None => Ok(lock.read()),
@@ -75,7 +76,7 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> Result<RwLockReadGuard<'_, T>, Errno>
     }
 }
 
-/// The same of one that nobody else has meanwhile.
+/// Locks for exclusive access; fails in the same way.
 pub(crate) fn write<T>(lock: &RwLock<T>) -> Result<RwLockWriteGuard<'_, T>, Errno> {
     match left() {
         None => Ok(lock.write()),

@@ -1,23 +1,23 @@
-//! Interrupts that came before the request that they are for was put aside: another thread may be
-//! quicker with them.
+//! Interrupts that arrive before their request was put aside, because another thread handles them
+//! faster.
 
 use std::collections::VecDeque;
 
-/// Interrupts that are kept: a request is put aside soon after it was read.
+/// The number of kept interrupts: a request is put aside soon after it was read.
 const EARLY_MAX: usize = 64;
 
-/// The last interrupts that were for nobody who waits.
+/// The last interrupts without a waiting request.
 #[derive(Debug, Default)]
 pub(crate) struct Early(VecDeque<u64>);
 
 impl Early {
-    /// Nobody waits under this number of the kernel, yet.
+    /// Notes an interrupt for a number without a waiting request.
     pub(crate) fn note(&mut self, unique: u64) {
         self.0.truncate(EARLY_MAX - 1);
         self.0.push_front(unique);
     }
 
-    /// Whether the request that is about to wait was interrupted; it is said once.
+    /// Whether the request that is about to wait was interrupted; returns true once.
     pub(crate) fn take(&mut self, unique: u64) -> bool {
         let at = self.0.iter().position(|other| *other == unique);
         at.and_then(|at| self.0.remove(at)).is_some()

@@ -1,4 +1,4 @@
-//! What an application is told when something goes wrong.
+//! Errors that applications receive.
 
 use millpond_client::{BehindLastChunk, ClientError, ErrorKind};
 use millpond_types::meta::{MetaError, NameError};
@@ -22,7 +22,7 @@ impl Errno {
     pub(crate) const TOO_BIG: Self = Self(libc::E2BIG);
     pub(crate) const FILE_TOO_BIG: Self = Self(libc::EFBIG);
 
-    /// Its name as in `errno(3)`; a number for those that no mount answers.
+    /// Its name as in `errno(3)`; a number for errors that no mount returns.
     pub(crate) fn name(self) -> String {
         let found = NAMES.iter().find(|(number, _)| *number == self.0);
         found.map_or_else(|| format!("E{}", self.0), |(_, name)| (*name).to_owned())
@@ -83,7 +83,8 @@ impl From<NameError> for Errno {
     }
 }
 
-/// The errno of a call to the cluster that failed; what is not the application's doing is logged.
+/// Converts a failed call to the cluster into an errno; failures not caused by the application are
+/// logged.
 impl From<ClientError> for Errno {
     fn from(error: ClientError) -> Self {
         let errno = match error.kind() {

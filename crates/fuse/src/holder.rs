@@ -1,12 +1,13 @@
-//! The process that outlives daemons: it keeps what each mount needs, and has one daemon serve them.
+//! The process that outlives daemons: it keeps the state of each mount, and has one daemon serve
+//! them all.
 //!
-//! It has one thread, opens nothing, and never looks at a mount point: a process that waits for a mount
-//! cannot start the one that serves it. What it keeps are copies of descriptors; the kernel fails a
-//! mount's requests only when the last copy is closed.
+//! It has one thread, opens nothing, and never accesses a mount point: a process that waits for a
+//! mount cannot start the process that serves it. It keeps copies of descriptors; the kernel fails
+//! a mount's requests only when the last copy is closed.
 //!
-//! An upgrade has three steps: the next daemon starts; the one that serves parks its mounts; the next
-//! one gets what is kept and serves. Whatever goes wrong before the end of the third, the next daemon is
-//! ended, and the one before gets what is kept and goes on.
+//! An upgrade has three steps: the next daemon starts; the serving one parks its mounts; the next
+//! one gets the kept state and serves. If anything fails before the end of the third step, the
+//! holder ends the next daemon, and the previous one gets the kept state back and continues.
 
 mod process;
 
@@ -25,38 +26,38 @@ use self::process::DaemonProcess;
 use crate::link::{Frame, Kind};
 use crate::run_dir::RunDir;
 
-/// A daemon that dies before it serves, or so soon after, may do so again (of the same request that the
-/// kernel sends again): the next start waits.
+/// A daemon that dies before it serves, or this soon after, may do so again (because of the same
+/// request, which the kernel resends): the next start is delayed.
 const QUICK: Duration = Duration::from_millis(50);
-/// The first such wait, and the longest. Five starts in a second cost a host little, and an operation of
-/// an application that meets several deaths in a row stays below half a second.
+/// The first and the longest such delay. Five starts in a second cost a host little, and an
+/// operation of an application that meets several deaths in a row stays below half a second.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Without a mount nobody misses a daemon that does not start.
+/// The number of failed starts after which the holder gives up if there is no mount.
 const DEATHS_WITHOUT_MOUNTS_MAX: u32 = 5;
 /// Time for the next daemon to start, and to serve once it has the mounts.
 const SERVE: Duration = Duration::from_secs(10);
-/// Time for a daemon to park its mounts: five seconds, and one to say so.
+/// Time for a daemon to park its mounts: five seconds, and one for the answer.
 const PARK: Duration = Duration::from_secs(6);
-/// How often is looked whether the daemon was killed and cannot end. Twice in a row is believed.
+/// The interval of checks whether a killed daemon is stuck. Two positive results in a row count.
 const LOOK: Duration = Duration::from_millis(150);
 /// Time to unmount everything.
 const STOP: Duration = Duration::from_secs(30);
-/// The holder before may be about to end.
+/// Time to wait for the lock: the previous holder may be about to end.
 const LOCK: Duration = Duration::from_secs(3);
 
 /// Why there is no holder.
 #[derive(Debug, thiserror::Error)]
 pub enum HolderError {
-    /// Another one runs.
+    /// Another holder runs.
     #[error("another holder runs in {}", .0.display())]
     Another(PathBuf),
-    /// The system refuses.
+    /// An error of the system.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -66,21 +67,21 @@ fn os(what: &'static str) -> impl Fn(io::Error) -> HolderError {
     move |source| HolderError::Os { what, source }
 }
 
-/// What a mount needs to be served by another process.
+/// The state that another process needs to serve a mount.
 #[derive(Debug)]
 struct Kept {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-/// How far an upgrade is.
+/// The progress of an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The next daemon has not said hello.
     Starting,
-    /// The one that serves was asked to park.
+    /// The serving daemon was asked to park.
     Parking,
-    /// The next one was given everything.
+    /// The next daemon has received everything.
     Resuming,
 }
 
@@ -99,31 +100,32 @@ struct Holder {
     kept: BTreeMap<u64, Kept>,
     primary: Option<DaemonProcess>,
     upgrade: Option<Upgrade>,
-    /// Released, and not ended yet.
+    /// Released daemons that have not ended yet.
     leaving: Vec<DaemonProcess>,
-    /// Killed, and kept from ending by a thread that stands in the kernel.
+    /// Killed daemons that cannot end because a thread is blocked in the kernel.
     dying: Vec<DaemonProcess>,
-    /// Whether the primary looked as if it could not end.
+    /// Whether the primary looked stuck at the last check.
     looks_stuck: bool,
-    /// When to look next.
+    /// The time of the next check.
     look_at: Tick,
-    /// No daemon is started earlier.
+    /// The earliest time for the next start of a daemon.
     start_at: Tick,
     quick_deaths: u32,
     /// Since when the primary serves.
     served_at: Option<Tick>,
-    /// When the daemon before died, until the next one serves.
+    /// When the previous daemon died, until the next one serves.
     died_at: Option<Tick>,
-    /// The daemon said that it ends.
+    /// The daemon has announced its end.
     ended: bool,
     stop_until: Option<Tick>,
 }
 
-/// Keeps mounts alive until there are none. `stop` can be read when it is time to unmount everything.
+/// Keeps mounts alive until there are none. `stop` becomes readable when everything is to be
+/// unmounted.
 ///
 /// # Errors
-/// [`HolderError`]: another holder has the run directory, or no daemon can be started and there is no
-/// mount.
+/// [`HolderError`]: another holder has the run directory, or no daemon can be started and there is
+/// no mount.
 pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(), HolderError> {
     let _lock = lock(run_dir, stop)?;
     if let Err(error) = raise_fd_limit() {
@@ -169,7 +171,7 @@ fn lock(run_dir: &RunDir, stop: &UnixStream) -> Result<FileLock, HolderError> {
     }
 }
 
-/// Who has something to say.
+/// The sender of a frame.
 #[derive(Clone, Copy)]
 enum Who {
     Stop,
@@ -226,7 +228,7 @@ impl Holder {
         let now = RealClock::tick();
         let longest = times.into_iter().flatten().min().map(|until| until.since(now));
         let ready = wait_readable(&fds, longest)?;
-        // One at a time: what is done about it may change who else is there.
+        // One at a time: handling it may change the set of senders.
         Ok(ready.iter().position(|ready| *ready).map(|index| from[index].0))
     }
 
@@ -241,8 +243,11 @@ impl Holder {
         }
     }
 
-    /// A thread that has the kernel drop pages of a file waits there for who reads them, and those wait for an answer of this
-    /// daemon. When it is killed then, that thread keeps it from ending: only the next daemon gives the answer.
+    /// Checks whether the primary is stuck.
+    ///
+    /// A thread that makes the kernel drop pages of a file waits there for readers, and those wait
+    /// for an answer of this daemon. If the daemon is killed then, that thread keeps it from
+    /// ending: only the next daemon gives the answer.
     fn look_at_primary(&mut self) {
         let is_stuck = self.primary.as_ref().is_some_and(DaemonProcess::is_stuck);
         if is_stuck && self.looks_stuck {
@@ -252,7 +257,7 @@ impl Holder {
         }
     }
 
-    /// Ends a process, and says how it did.
+    /// Ends a process, and returns a description of its end.
     fn end(&mut self, process: DaemonProcess) -> String {
         process.end().unwrap_or_else(|process| self.leave_dying(process))
     }
@@ -276,7 +281,7 @@ impl Holder {
     }
 }
 
-/// Daemons that come and go.
+/// Starts and ends of daemons.
 impl Holder {
     fn start(&mut self) -> Result<(), HolderError> {
         self.ended = false;
@@ -354,7 +359,7 @@ impl Holder {
             self.ended = true;
         }
         match self.upgrade.take() {
-            // It has not been given anything yet: the usual way is as good.
+            // It has not received anything yet: a normal start works as well.
             Some(Upgrade { next, step: Step::Starting, .. }) => drop(self.end(next)),
             Some(upgrade) => {
                 tracing::warn!("the next daemon, {}, takes its place at once", upgrade.next.pid());
@@ -414,8 +419,8 @@ impl Holder {
     fn hear_leaving(&mut self, index: usize) {
         if !matches!(self.leaving[index].hear(), Ok(Some(_))) {
             let left = self.leaving.swap_remove(index);
-            // Not within the log line, whose parts are computed only if it is written: a process
-            // that nobody waits for stays a zombie.
+            // Not within the log line, which evaluates its arguments only if it is written: a
+            // process that is not reaped stays a zombie.
             let how = self.end(left);
             tracing::debug!("the daemon before ended: {how}");
         }
@@ -487,7 +492,7 @@ impl Holder {
     /// The primary has parked everything.
     fn give_next(&mut self) {
         let Some(upgrade) = &mut self.upgrade else {
-            // Rolled back meanwhile.
+            // Rolled back in the meantime.
             return self.give_primary();
         };
         (upgrade.step, upgrade.until) = (Step::Resuming, RealClock::tick().plus(SERVE));
@@ -512,7 +517,7 @@ impl Holder {
         }
     }
 
-    /// Ends the next daemon; the one before goes on.
+    /// Ends the next daemon; the previous one continues.
     fn roll_back(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
         tracing::warn!("the upgrade is rolled back: {why}");

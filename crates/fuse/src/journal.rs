@@ -1,12 +1,12 @@
-//! What must outlive this process while the kernel's requests do: a journal in shared memory.
+//! State that must outlive this process as long as requests of the kernel do: a journal in shared
+//! memory.
 //!
-//! The memory belongs to another process too (the holder), so it stays when this one is killed at any
-//! instruction. It has two halves. Entries are appended to one; when that is full, the state they
-//! come to is written to the other one, under a higher generation, and counts once its last entry
-//! says that it is whole.
+//! The holder shares the memory, so it remains when this process is killed at any instruction. It
+//! has two halves. Entries are appended to one. When that is full, the resulting state is written
+//! to the other one, under a higher generation; it is valid once its last entry marks it as whole.
 //!
-//! A half is a sequence of frames: length u32, CRC-32C u32 of the half's generation and the entry, then
-//! the entry. A frame whose checksum is wrong ends it: what is torn or of an earlier generation.
+//! A half is a sequence of frames: length u32, CRC-32C u32 of the half's generation and the entry,
+//! then the entry. A frame with a wrong checksum ends it: it is torn or of an earlier generation.
 
 use millpond_env::{EnvError, ShmRegion};
 use millpond_types::Crc32c;
@@ -18,47 +18,48 @@ use crate::files::{Backed, Held, LockBytes, Owner, Telling, Written};
 
 /// Bytes of the region; pages that are not written cost nothing.
 pub(crate) const REGION_BYTES: usize = 16 << 20;
-/// Bytes of entries that it has room for.
+/// Bytes of one half.
 pub(crate) const HALF_BYTES: u64 = REGION_BYTES as u64 / 2;
-/// Length and checksum.
+/// Bytes of length and checksum.
 const FRAME_BYTES: usize = 8;
-/// Longest entry.
+/// Longest entry in bytes.
 const ENTRY_BYTES_MAX: usize = 1024 + INLINE_MAX;
 
-/// One thing that happened.
+/// An event in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// The first of a half.
+    /// The first entry of a half.
     Generation(u64),
-    /// The state of the half before is repeated up to here.
+    /// The state of the previous half is repeated up to here.
     Whole,
-    /// A request of the kernel is about to change the namespace; its answer is kept under this hour.
+    /// A request of the kernel is about to change the namespace; its answer is kept under this
+    /// hour.
     Began { unique: u64, hour: u32 },
     /// A request opened an inode.
     Opened { unique: u64, ino: Ino },
     /// A request closed an inode.
     Closed { unique: u64, ino: Ino },
-    /// An inode is open so often.
+    /// The number of opens of an inode.
     IsOpen { ino: Ino, times: u32 },
     /// Bytes were written that no meta knows of.
     Wrote { ino: Ino, written: Written },
-    /// A meta knows of all that was written, and is told of nothing.
+    /// A meta knows of all written bytes, and no report is in progress.
     Told { ino: Ino },
-    /// A meta is about to be told of this, which is all that was written so far.
+    /// A meta is about to get this report, which covers all bytes written so far.
     Telling { ino: Ino, telling: Telling },
-    /// It has answered, and more was written meanwhile.
+    /// It has answered, and more was written in the meantime.
     Answered { ino: Ino },
-    /// Somebody may have a lock of it: what earlier builds wrote, beside the owner.
+    /// A lock of the inode may exist: earlier builds wrote this in addition to the owner.
     Locked { ino: Ino },
-    /// The kernel was told of all changes made elsewhere up to this version.
+    /// The kernel was notified of all changes made elsewhere up to this version.
     Heard { version: u64 },
-    /// So often has another process taken the mount over.
+    /// The number of takeovers of the mount by other processes.
     TakenOver { times: u32 },
-    /// Bytes for the store were written; they join those that are held of the file.
+    /// Bytes for the store were written; they join the held bytes of the file.
     Held { ino: Ino, held: Held },
-    /// What is held of a file is about to be sent, under this sequence and hour.
+    /// The held bytes of a file are about to be sent, under this sequence and hour.
     Sending { ino: Ino, sequence: u64, hour: u32 },
-    /// Nothing is held of a file any more.
+    /// No bytes of a file are held any more.
     Sent { ino: Ino },
     /// The kernel reads an open inode from a file of the cache, until its last close.
     Backed { ino: Ino, backed: Backed },
@@ -66,15 +67,16 @@ pub(crate) enum Entry {
     Promised { number: u64, ino: Ino, request: Vec<u8> },
     /// A meta knows of it.
     Kept { number: u64 },
-    /// The mount's session has ended, and this one is in its place.
+    /// This session replaces the mount's session, which has ended.
     Session { session: u64 },
-    /// This one may have locks of these bytes of a file, and of no others; if it is left, they are to be given back.
+    /// The owner may have locks of these bytes of a file, and of no others; if it is left, they
+    /// must be released.
     Locker { ino: Ino, owner: Owner, is_left: bool, ranges: Vec<LockBytes> },
-    /// It has none any more.
+    /// It has no locks any more.
     Unlocked { ino: Ino, owner: Owner },
-    /// Its number has none of these bytes any more, whatever handle they came through.
+    /// The owner's number has no locks of these bytes any more, through any handle.
     UnlockedBytes { ino: Ino, owner: Owner, bytes: LockBytes },
-    /// A request appends its bytes there.
+    /// A request appends its bytes at this offset.
     Appends { unique: u64, offset: u64 },
 }
 
@@ -269,7 +271,7 @@ impl Entry {
                 Self::Backed { ino, backed: Backed { id, key: Key::decode(&mut r)? } }
             }
             18 => Self::Session { session: r.u64()? },
-            // Of earlier builds, which did not tell ranges apart.
+            // Earlier builds did not distinguish ranges.
             19 => {
                 let (ino, owner) = read_owner(&mut r)?;
                 Self::Locker { ino, owner, is_left: false, ranges: vec![LockBytes::ALL] }
@@ -311,10 +313,10 @@ fn checksum(generation: u64, entry: &[u8]) -> Crc32c {
 }
 
 impl Journal {
-    /// An empty journal in new memory.
+    /// Makes an empty journal in new memory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub(crate) fn create() -> std::io::Result<Self> {
         let region = ShmRegion::create("millpond-mount", REGION_BYTES)?;
         let mut journal = Self { region, half: 1, generation: 0, end: 0 };
@@ -322,7 +324,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal that an earlier process wrote, and what it says.
+    /// Opens the journal that an earlier process wrote; returns its entries too.
     ///
     /// # Errors
     /// [`EnvError`] when neither half is whole.
@@ -337,7 +339,7 @@ impl Journal {
         best.ok_or(EnvError::Hostile("the journal of a mount is damaged"))
     }
 
-    /// Nothing of it counts any more: no later process goes on with a state that is long past.
+    /// Invalidates the journal, so that no later process continues from an outdated state.
     pub(crate) fn void(&self) {
         for half in 0..2 {
             let voided = self.region.copy_in(half * HALF_BYTES, &[0; FRAME_BYTES]);
@@ -345,7 +347,7 @@ impl Journal {
         }
     }
 
-    /// Bytes of entries in the half that is written to.
+    /// Bytes of entries in the active half.
     pub(crate) const fn used(&self) -> u64 {
         self.end
     }
@@ -355,7 +357,7 @@ impl Journal {
         &self.region
     }
 
-    /// Appends an entry; false when the half is full: then [`Journal::turn`].
+    /// Appends an entry; false when the half is full: then call [`Journal::turn`].
     pub(crate) fn append(&mut self, entry: &Entry) -> bool {
         let bytes = entry.encode();
         let len = (FRAME_BYTES + bytes.len()) as u64;
@@ -373,7 +375,7 @@ impl Journal {
         true
     }
 
-    /// Goes on in the other half, with what the entries so far come to.
+    /// Continues in the other half, with the state after all entries so far.
     ///
     /// # Errors
     /// When that alone fills a half.
@@ -392,7 +394,7 @@ impl Journal {
     }
 }
 
-/// Generation, end and entries of a half; nothing when it is not whole.
+/// Generation, end and entries of a half; `None` when it is not whole.
 fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entry>)>, EnvError> {
     let mut bytes = vec![0; usize::try_from(HALF_BYTES).unwrap_or(0)];
     region.copy_out(half * HALF_BYTES, &mut bytes)?;
@@ -422,7 +424,7 @@ fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entr
     Ok(generation.filter(|_| whole).map(|generation| (generation, at as u64, entries)))
 }
 
-/// Checksum and entry of the first frame; nothing when there cannot be one.
+/// Checksum and entry of the first frame; `None` when there is none.
 fn frame(bytes: &[u8]) -> Option<(Crc32c, &[u8])> {
     let mut r = Reader::new(bytes);
     let (len, sum) = (r.u32().ok()? as usize, Crc32c(r.u32().ok()?));
@@ -534,7 +536,7 @@ mod tests {
         let state = [Entry::IsOpen { ino: Ino(3), times: 1 }];
         journal.turn(&state).unwrap();
         assert_eq!(resumed(&journal), state);
-        // Killed before the last entry of the next turn: the half before still counts.
+        // Killed before the last entry of the next turn: the previous half is still valid.
         let mut killed = Journal { region: journal.region.clone(), ..journal };
         (killed.half, killed.generation, killed.end) = (1 - killed.half, killed.generation + 1, 0);
         assert!(killed.append(&Entry::Generation(killed.generation)));

@@ -1,14 +1,15 @@
-//! What this mount may go on believing of what it was told.
+//! Leases: the validity of the cached entries of this mount and of its kernel.
 //!
-//! A meta's answer tells of a version of the store. A thread hears of every change that others make
-//! (`Verb::MetaWatch`), in the order of versions, and has the kernel drop what it keeps of it. An
-//! answer may be kept when nothing that it tells of was changed in a later version, and while changes
-//! are heard of. It is handed to the kernel under a shared lock that the thread holds alone while it
-//! notes changes, so a change comes either before the answer, which then is not kept, or after the
-//! kernel has it, and then the kernel drops it.
+//! A meta's answer belongs to a version of the store. A thread receives every change that other
+//! clients make (`Verb::MetaWatch`), in the order of versions, and makes the kernel drop its cached
+//! entries for it. An answer may be cached if nothing in it was changed in a later version, and
+//! while change notifications arrive. It is passed to the kernel under a shared lock that the
+//! thread holds exclusively while it notes changes. So a change comes either before the answer,
+//! which then is not cached, or after the kernel has it, and then the kernel drops it.
 //!
-//! These are callbacks as of AFS (Howard et al., "Scale and performance in a distributed file system",
-//! TOCS 1988), but for one thing: whoever makes a change does not wait until everybody has heard of it.
+//! These are callbacks as in AFS (Howard et al., "Scale and performance in a distributed file
+//! system", TOCS 1988), except that the client that makes a change does not wait until all others
+//! have received it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -19,65 +20,66 @@ use quick_cache::sync::Cache;
 
 use crate::recent;
 
-/// How long the kernel keeps what it was told without another word: so long it may be wrong in a
-/// mount whose process hangs, or hears nothing.
+/// How long the kernel keeps cached entries without renewal: for this time they may be outdated in
+/// a mount with a hanging process or without notifications.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
-/// Changes that are remembered for answers that were given before them.
+/// The number of remembered changes, for answers given before them.
 const CHANGED_MAX: usize = 1 << 16;
-/// Inodes of which it is remembered what the kernel was told last.
+/// The number of inodes with a remembered version in the kernel.
 const TOLD_MAX: usize = 1 << 18;
-/// Opens that are remembered until they are tried again, which is at once.
+/// The number of rejected opens remembered until their immediate retry.
 const REFUSED_MAX: usize = 1024;
-/// Inodes of which it is remembered that the kernel dropped them for a lock.
+/// The number of inodes remembered as dropped by the kernel for a lock.
 const DROPPED_MAX: usize = 1 << 12;
-/// Inodes whose notices may be under way at the same time, about.
+/// The number of inodes with concurrent notices, about.
 const DROPPING: usize = 1 << 12;
-/// Nothing may be believed.
+/// A floor that invalidates everything.
 const DEAF: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Heard {
-    /// What was told of an earlier version is not believed; [`DEAF`] while changes are not heard of.
+    /// Answers of an earlier version are not believed; [`DEAF`] while no notifications arrive.
     floor: u64,
-    /// Up to where changes were heard of, and the floor while they are.
+    /// The version up to which changes were received, and the floor while notifications arrive.
     position: u64,
     hearing_floor: u64,
-    /// The last changes, and the version of the newest of each.
+    /// The last changes, each with its newest version.
     changed: HashMap<Changed, u64>,
     order: VecDeque<(u64, Changed)>,
 }
 
-/// What may be believed.
+/// The leases of a mount.
 #[derive(Debug)]
 pub(crate) struct Leases {
     heard: RwLock<Heard>,
-    /// The `Attr::version` of an inode that the kernel was told last.
+    /// The `Attr::version` of an inode that the kernel received last.
     told: Cache<u64, u64>,
-    /// Opens of files without names that were refused, by thread and inode.
+    /// Rejected opens of files without names, by thread and inode.
     refused: Cache<(u32, u64), ()>,
-    /// As of which version of the store the kernel has dropped all that it had of an inode, for who was given a lock.
+    /// The version of the store as of which the kernel has dropped everything of an inode, for a
+    /// new owner of a lock.
     dropped: Cache<u64, u64>,
-    /// Held while it drops something of some inodes.
+    /// Held while the kernel drops entries of some inodes.
     dropping: Box<[Mutex<()>]>,
 }
 
-/// Nothing is noted as changed while this lives: hand to the kernel what it says may be kept.
+/// A guard that blocks notes of changes: pass entries to the kernel while it lives.
 #[derive(Debug)]
 pub(crate) struct Look<'l>(RwLockReadGuard<'l, Heard>);
 
 impl Look<'_> {
-    /// Whether what was told of an inode at this version of the store is still true.
+    /// Whether an answer about an inode at this version of the store is still valid.
     pub(crate) fn inode(&self, ino: Ino, version: u64) -> bool {
         self.holds(version, || Changed::Inode(ino))
     }
 
-    /// The same of a name.
+    /// Whether an answer about a name at this version of the store is still valid.
     pub(crate) fn name(&self, dir: Ino, name: &[u8], version: u64) -> bool {
         let Ok(name) = Name::new(name) else { return false };
         self.holds(version, || Changed::Name(dir, name))
     }
 
-    /// Whether changes are heard of.
+    /// Whether change notifications arrive.
     pub(crate) fn hears(&self) -> bool {
         self.0.floor != DEAF
     }
@@ -89,7 +91,8 @@ impl Look<'_> {
 }
 
 impl Leases {
-    /// Nothing is believed before changes are heard of; behind `position`, if it is not 0.
+    /// Starts without valid leases until notifications arrive; they must continue from `position`,
+    /// if it is not 0.
     pub(crate) fn new(position: u64) -> Self {
         let (changed, order) = (HashMap::new(), VecDeque::new());
         let heard = Heard { floor: DEAF, position, hearing_floor: position, changed, order };
@@ -99,19 +102,21 @@ impl Leases {
         Self { heard: RwLock::new(heard), told, refused, dropped, dropping }
     }
 
-    /// While this lives nobody else has the kernel drop what it has of an inode.
+    /// A guard: while it lives, no other thread makes the kernel drop entries of an inode.
     pub(crate) fn dropping(&self, ino: Ino) -> MutexGuard<'_, ()> {
         let lane = usize::try_from(ino.0).unwrap_or(0) % DROPPING;
         self.dropping[lane].lock()
     }
 
-    /// The kernel has dropped all of an inode as of a version of the store.
+    /// Notes that the kernel has dropped everything of an inode as of a version of the store.
     pub(crate) fn note_dropped(&self, ino: Ino, version: u64) {
         self.dropped.insert(ino.0, version);
     }
 
-    /// Whether word of a change comes too late to tell the kernel anything. It must not hear of it then: it takes no
-    /// attributes that it asked for before, and a program would go on with a length that is older than its lock.
+    /// Whether the notification of a change is too late for the kernel.
+    ///
+    /// It must then be skipped: the kernel would ignore attributes that it requested before the
+    /// notification, and a program would continue with a length older than its lock.
     pub(crate) fn is_dropped(&self, ino: Ino, version: u64) -> bool {
         self.dropped.get(&ino.0).is_some_and(|dropped| dropped >= version)
     }
@@ -120,12 +125,12 @@ impl Leases {
         Look(self.heard.read())
     }
 
-    /// Up to which version changes were heard of.
+    /// The version up to which changes were received.
     pub(crate) fn position(&self) -> u64 {
         self.heard.read().position
     }
 
-    /// Takes note of news, before the kernel hears of them.
+    /// Notes news before they reach the kernel.
     pub(crate) fn hear(&self, news: &MetaNews) {
         let mut heard = self.heard.write();
         if news.gap {
@@ -148,28 +153,27 @@ impl Leases {
         heard.position = news.version;
     }
 
-    /// Changes are not heard of any more: nothing is believed until they are again. False when that was
-    /// known.
+    /// Invalidates all leases until notifications arrive again. False if they were invalid already.
     pub(crate) fn deafen(&self) -> bool {
         let mut heard = self.heard.write();
         std::mem::replace(&mut heard.floor, DEAF) != DEAF
     }
 
-    /// The kernel is told of an inode.
+    /// Notes that the kernel receives an inode of this version.
     pub(crate) fn tells(&self, ino: Ino, version: u64) {
         self.told.insert(ino.0, version);
     }
 
-    /// This mount has written to a file, which has this version by that: the kernel has these bytes, unless others
-    /// wrote some between.
+    /// Notes that a write of this mount produced this version of a file: the kernel has the bytes,
+    /// unless another client wrote some in between.
     pub(crate) fn wrote(&self, ino: Ino, version: u64) {
         if self.told(ino).is_some_and(|before| before + 1 == version) {
             self.tells(ino, version);
         }
     }
 
-    /// Whether a thread opens this file, which has no name, for the second time: the kernel has looked
-    /// the name up anew then, if it came by one.
+    /// Whether a thread opens this file without a name for the second time: then the kernel has
+    /// already repeated the lookup, if it came by a name.
     pub(crate) fn second_try(&self, pid: u32, ino: Ino) -> bool {
         let before = self.refused.remove(&(pid, ino.0)).is_some();
         if !before {
@@ -178,17 +182,17 @@ impl Leases {
         before
     }
 
-    /// The kernel may keep pages that are older than what it was told of the inode.
+    /// Forgets the kernel's version of an inode, because the kernel may have older pages.
     pub(crate) fn forget(&self, ino: Ino) {
         let _ = self.told.remove(&ino.0);
     }
 
-    /// What the kernel was told of an inode last, if that is remembered.
+    /// The version of an inode that the kernel received last, if it is remembered.
     pub(crate) fn told(&self, ino: Ino) -> Option<u64> {
         self.told.get(&ino.0)
     }
 
-    /// Forgets what the kernel was told; all inodes of which it was told something.
+    /// Forgets all versions in the kernel; returns their inodes.
     pub(crate) fn forget_told(&self) -> Vec<u64> {
         let all = self.told.iter().map(|(ino, _)| ino).collect();
         self.told.clear();
@@ -229,7 +233,7 @@ mod tests {
         assert!(leases.look().inode(Ino(6), 7), "what was told before this process");
         assert!(leases.deafen() && !leases.deafen());
         assert!(!leases.look().inode(Ino(6), 1000));
-        // Nothing was missed.
+        // No change was missed.
         leases.hear(&news(10, Vec::new()));
         assert!(leases.look().inode(Ino(6), 7) && !leases.look().inode(Ino(5), 7));
         let _ = leases.deafen();

@@ -2,24 +2,24 @@
 //!
 //! Reading order: [`MountSpec`] and [`Mode`] (how to mount), [`Mount`] (one mount point and the
 //! threads that serve it), `worker` (one thread: a request in, a reply out), `backend` (metas and
-//! chunks, and the errno of what goes wrong), `fs` (what each operation means: `names`, `attrs`,
-//! `data`, `stored` (bytes of small files), `shared` (chunks of clones), `dirs`, `xattrs`), `files` (what is known of open files), `leases` and
-//! `listener` (what may go on being believed), `ahead` (what is fetched before it is asked for), `cached` (whole files on a local
-//! disk), `budget` (how much memory and
-//! bandwidth), `session` (the mount's word that it lives), `watch` (what operators see of its
-//! work). Then the processes of a host: `run_dir` (where they meet), [`hold`] (the one that
-//! outlives the others), [`serve_mounts`] (the one that serves all mounts), `link` (what these two say
-//! to each other), [`admin`] (what operators ask), [`probe`] (whether a cluster can be mounted).
+//! chunks, and the errno of failures), `fs` (the operations: `names`, `attrs`, `data`, `stored`
+//! (bytes of small files), `shared` (chunks of clones), `dirs`, `xattrs`), `files` (the state of
+//! open files), `leases` and `listener` (the validity of cached entries), `ahead` (read-ahead),
+//! `cached` (whole files on a local disk), `budget` (limits of memory and bandwidth), `session`
+//! (renewal of the session), `watch` (metrics and the access log). Then the processes of a host:
+//! `run_dir` (their common folder), [`hold`] (the process that outlives the others),
+//! [`serve_mounts`] (the process that serves all mounts), `link` (the protocol between these two),
+//! [`admin`] (requests of operators), [`probe`] (whether a cluster can be mounted).
 //!
 //! Invariants:
 //! - A node id of the kernel is an inode number of the namespace: there is no table of them, and
 //!   nothing to lose.
-//! - What changes the namespace carries the kernel's own number of the request, so that a request that
-//!   the kernel sends again is not done again.
-//! - Bytes are durable on all replicas before a write is answered, or, of a small file, in the journal that outlives
-//!   the process, and at a meta before a flush, fsync or release is answered; a file's length is the meta's
-//!   before a flush, fsync or release is answered, its time of change before a flush or release, and
-//!   both soon after every write.
+//! - A change of the namespace carries the kernel's own number of the request, so that a resent
+//!   request is not executed again.
+//! - Bytes are durable on all replicas before a write is answered. Those of a small file are
+//!   instead in the journal that outlives the process, and at a meta before a flush, fsync or
+//!   release is answered. A meta has a file's length before a flush, fsync or release is answered,
+//!   its modification time before a flush or release, and both soon after every write.
 //! - The kernel checks permissions (`default_permissions`): it knows the caller's groups.
 //!
 //! Absent on purpose: the wire format (crate `fuse-wire`), rules of the namespace (crate `meta`).

@@ -1,8 +1,8 @@
-//! What holder and daemon say to each other: frames with descriptors, over a socket pair.
+//! The protocol between holder and daemon: frames with descriptors, over a socket pair.
 //!
-//! A frame is its kind u8, an id u64 and the length of its body u32, little endian, then the body. The
-//! descriptors come with the first byte. The holder outlives upgrades of the daemon, so kinds are
-//! only ever added, and a kind that is not known is passed over.
+//! A frame is its kind u8, an id u64 and the length of its body u32, little endian, then the body.
+//! The descriptors come with the first byte. The holder outlives upgrades of the daemon, so kinds
+//! are only ever added, and unknown kinds are ignored.
 
 use std::io::{self, Read as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,37 +12,38 @@ use millpond_fuse_wire::scm;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 13;
-/// Longest body: a mount's blob is some hundred bytes.
+/// Longest body in bytes: a mount's blob is some hundred bytes.
 const BODY_BYTES_MAX: u32 = 1 << 20;
 
-/// What is said.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// To the holder: keep these bytes and descriptors for a mount. To a daemon: here they are.
     Keep = 1,
-    /// The holder has what a mount needs.
+    /// The holder has the state of a mount.
     Kept = 2,
     /// The mount is gone: close its descriptors.
     Drop = 3,
     /// A daemon runs.
     Hello = 4,
-    /// All that is kept has been given: serve. An id of 1 asks to take the admin socket over only once
-    /// all mounts are served.
+    /// All kept state has been passed: serve. An id of 1 asks to take the admin socket over only
+    /// once all mounts are served.
     Begin = 5,
-    /// A daemon serves; the id is how many mounts it could not take over.
+    /// A daemon serves; the id is the number of mounts that it could not take over.
     Serving = 6,
     /// Start the program in the body as the next daemon.
     Upgrade = 7,
-    /// The next daemon does not serve, and this one goes on; the body says why.
+    /// The next daemon does not serve, and this one continues; the body has the reason.
     UpgradeFailed = 8,
     /// Stop reading requests and leave the mounts to the holder.
     Park = 9,
-    /// That is done.
+    /// The mounts are parked.
     Parked = 10,
-    /// It could not be done; the body says why.
+    /// Parking failed; the body has the reason.
     NotParked = 11,
-    /// The next daemon, whose process id this is, serves: end. The body is the pause in milliseconds.
+    /// The next daemon serves; the id is its process id. End. The body is the pause in
+    /// milliseconds.
     Release = 12,
     /// Unmount everything and end.
     Stop = 13,
@@ -73,7 +74,7 @@ impl Kind {
     }
 }
 
-/// One frame, as it came.
+/// One received frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -83,7 +84,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The body of frames that say why.
+    /// The body of a frame with a reason.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -109,14 +110,14 @@ pub(crate) fn send(
     scm::send_with_fds(socket, &bytes, fds)
 }
 
-/// Waits for a frame of a known kind; nothing at the end of the stream.
+/// Waits for a frame of a known kind; `None` at the end of the stream.
 ///
 /// # Errors
-/// `InvalidData` for what is no frame, `UnexpectedEof` within one; those of the socket.
+/// `InvalidData` for an invalid frame, `UnexpectedEof` within one; those of the socket.
 pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<Option<Frame>> {
     loop {
         let mut header = [0; HEADER_BYTES];
-        // The first byte alone: descriptors come with it, and none of them with another byte.
+        // The first byte alone: all descriptors come with it.
         let (got, fds) = scm::recv_with_fds(socket, &mut header[..1], scm::FDS_MAX)?;
         if got == 0 {
             return Ok(None);
@@ -178,7 +179,7 @@ mod tests {
         for _ in 0..500 {
             let mut bytes = vec![0; usize::try_from(rng.next_u64() % 60).unwrap()];
             rng.fill(&mut bytes);
-            // Lengths that there may be, or else every frame is too long.
+            // Valid lengths, because otherwise every frame would be too long.
             bytes.iter_mut().skip(10).step_by(5).for_each(|byte| *byte = 0);
             let (here, there) = UnixStream::pair().unwrap();
             (&here).write_all(&bytes).unwrap();

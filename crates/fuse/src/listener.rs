@@ -1,7 +1,9 @@
-//! The thread that hears of changes made elsewhere, and has the kernel drop what it keeps of them.
+//! The thread that receives changes made elsewhere, and makes the kernel drop its cached entries
+//! for them.
 //!
-//! It never enters the kernel itself ([`Notices`](crate::notices::Notices) do): a page that somebody reads meanwhile keeps a
-//! notice waiting, and whoever hears nothing for so long would believe what is old.
+//! It never enters the kernel itself ([`Notices`](crate::notices::Notices) do): a page that is
+//! being read blocks a notice, and a thread that receives nothing for that long would leave
+//! outdated entries valid.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +16,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::fs::Fs;
 
-/// How long a question waits for changes; its answer says that the meta is not cut off.
+/// How long a request waits for changes; its answer proves that the meta is not cut off.
 const WAIT_MS: u32 = 1000;
-/// Without an answer for so long, nothing is believed any more.
+/// Without an answer for this long, all leases end.
 const DEAF_AFTER: Duration = Duration::from_secs(2);
-/// Between two questions when the first one failed.
+/// The pause after a failed request.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Inodes that one job has the kernel drop.
+/// Inodes that one job makes the kernel drop.
 const DROPPED_AT_ONCE: usize = 64;
 
 #[derive(Debug)]
@@ -31,11 +33,11 @@ struct Shared {
     told: Mutex<Told>,
 }
 
-/// Up to where the kernel was told of changes: by jobs that end in any order.
+/// The version up to which the kernel was notified, by jobs that end in any order.
 #[derive(Debug, Default)]
 struct Told {
     next: u64,
-    /// Version, and jobs that are left, of what was heard and is not told yet.
+    /// Version, and number of unfinished jobs, of each received part that is not complete yet.
     parts: BTreeMap<u64, (u64, usize)>,
 }
 
@@ -46,7 +48,8 @@ impl Told {
         self.next
     }
 
-    /// A job of a part is done; the version up to which all are, if that is another one now.
+    /// Notes a finished job of a part; returns the version up to which all parts are complete, if
+    /// it has changed.
     fn done(&mut self, part: u64) -> Option<u64> {
         if let Some((_, left)) = self.parts.get_mut(&part) {
             *left = left.saturating_sub(1);
@@ -61,7 +64,7 @@ impl Told {
     }
 }
 
-/// The thread of a mount. Once this is dropped it begins nothing any more, and soon ends.
+/// The thread of a mount. After this is dropped it starts nothing more, and ends soon.
 pub(crate) struct Listener {
     shared: Arc<Shared>,
     _thread: ThreadHandle<()>,
@@ -90,7 +93,7 @@ impl Drop for Listener {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Hearing {
     fs: Arc<Fs>,
     device: Arc<Device>,
@@ -104,7 +107,8 @@ impl Hearing {
         loop {
             let (session, after) = (fs.backend.session(), fs.leases.position());
             let news = fs.backend.client.meta_news(&MetaWatch { session, after, wait_ms: WAIT_MS });
-            // Held while notices are ordered, which waits for nothing: who takes the mount over begins after that.
+            // Held while notices are queued, which does not block: a process that takes the mount
+            // over begins after that.
             let mut active = shared.active.lock();
             if !*active {
                 return;
@@ -154,26 +158,27 @@ impl Hearing {
         }
     }
 
-    /// What has the kernel drop everything that it may have been told.
+    /// The notices that make the kernel drop everything it may have cached.
     fn drop_all(&self) -> Vec<Notice> {
         self.fs.ahead.all_changed();
-        // Kernels before 6.16 keep names for as long as they were told to.
+        // Kernels before 6.16 keep names for their full caching time.
         let _ = self.device.inc_epoch();
         let all = self.fs.leases.forget_told();
         all.chunks(DROPPED_AT_ONCE).map(|some| Notice::Inodes(some.to_vec())).collect()
     }
 }
 
-/// What the kernel is to drop.
+/// A cached entry that the kernel is to drop.
 enum Notice {
-    /// In this version of the store.
+    /// A change in this version of the store.
     Change(u64, Changed),
     Inodes(Vec<u64>),
 }
 
 impl Notice {
     fn give(&self, fs: &Fs, device: &Device) {
-        // The errors are those of a mount that has just gone, and of what the kernel does not know.
+        // Errors only concern a mount that has just gone, and entries that the kernel does not
+        // know.
         match self {
             Self::Change(version, Changed::Inode(ino)) => {
                 let _dropping = fs.leases.dropping(*ino);
@@ -193,9 +198,9 @@ impl Notice {
     }
 }
 
-/// A notice of a part was given, or there are none.
+/// Notes that a notice of a part was given, or that it has none.
 fn note(fs: &Fs, shared: &Shared, part: u64) {
-    // Under the lock, so that versions are noted in their order.
+    // Under the lock, so that versions are noted in order.
     let mut told = shared.told.lock();
     if let Some(version) = told.done(part) {
         fs.files().heard(version);

@@ -34,52 +34,52 @@ use crate::session::{self, Keeper, Wake};
 use crate::watch::{Picture, Watch};
 use crate::worker::{Terms, Workers};
 
-/// Bytes of the largest read and write, where `fs.fuse.max_pages_limit` is what kernels start with.
+/// Bytes of the largest read and write, with the kernel's default of `fs.fuse.max_pages_limit`.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// As many with a higher limit: each thread has a buffer of that size.
+/// The same with a higher limit: each thread has a buffer of that size.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
 /// Bytes of a page in requests.
 const PAGE_BYTES: u32 = 4096;
-/// Bytes that the kernel reads ahead.
+/// The requested read-ahead of the kernel in bytes.
 const READ_AHEAD_BYTES: u32 = 4 << 20;
-/// A client has no more connections to one server; who finds all in use waits.
+/// The number of connections of a client to one server; a thread that finds all in use waits.
 const CONNECTIONS_MAX: usize = 64;
-/// Time for the first word of the cluster: whoever mounts waits for it.
+/// Time for the first answer of the cluster: the mounting user waits for it.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
-/// Why a mount could not be made. Nothing is left mounted.
+/// Why mounting failed. Nothing is left mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountFailure {
-    /// The cluster.
+    /// An error of the cluster.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No meta lets the mount in.
+    /// No meta accepts a session.
     #[error("no meta of the cluster lets this mount in: {0}")]
     Session(io::Error),
-    /// The mount point or the kernel's device.
+    /// An error of the mount point or the kernel's device.
     #[error(transparent)]
     Mount(#[from] MountError),
-    /// The kernel and this build do not understand each other.
+    /// The kernel and this build have no common protocol.
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
-    /// What an earlier process left of the mount cannot be used.
+    /// The state that an earlier process left of the mount is unusable.
     #[error("what an earlier process left of the mount cannot be used: {0}")]
     Left(String),
     /// An option cannot be used on this host.
     #[error(transparent)]
     Option(#[from] OptionError),
-    /// FUSE over `io_uring` cannot be had.
+    /// FUSE over `io_uring` is unavailable.
     #[error("-o io_uring: {0}")]
     Uring(&'static str),
-    /// The kernel lets nobody choose other owners of files on FUSE.
+    /// The kernel does not allow ID-mapped mounts on FUSE.
     #[error("-o idmap: this kernel has no idmapped mounts of FUSE (Linux 6.12): mount without it")]
     NoIdmap,
-    /// The operating system.
+    /// An error of the system.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -95,16 +95,16 @@ fn os(what: &'static str) -> impl FnOnce(io::Error) -> MountFailure {
     move |source| MountFailure::Os { what, source }
 }
 
-/// Hands what a mount needs to outlive its process to somebody: bytes, and descriptors.
+/// Hands over the state that must outlive the mount's process: bytes, and descriptors.
 pub type Keep<'k> = &'k mut dyn FnMut(&[u8], &[BorrowedFd<'_>]) -> io::Result<()>;
 
 /// A mount that is served by threads of this process until it is unmounted.
 ///
-/// Dropping it ends its threads and leaves the mount to whoever has its descriptors; without anybody
-/// applications get `ENOTCONN`.
+/// Dropping it ends its threads and leaves the mount to the process that has its descriptors;
+/// without one, applications get `ENOTCONN`.
 pub struct Mount {
     spec: MountSpec,
-    /// Goes first: what it waits for in the kernel, workers answer.
+    /// Dropped first: workers answer the requests that it waits for in the kernel.
     listener: Option<Listener>,
     workers: Workers,
     behind: Threads,
@@ -118,11 +118,11 @@ impl std::fmt::Debug for Mount {
 }
 
 impl Mount {
-    /// Mounts, and returns when requests are served. Before the first one is, `keep` gets what
-    /// [`Mount::resume`] needs.
+    /// Mounts, and returns when requests are served. Before the first one is served, `keep` gets
+    /// the state for [`Mount::resume`].
     ///
     /// # Errors
-    /// [`MountFailure`] naming what to do; nothing is left mounted.
+    /// [`MountFailure`] with the fix; nothing is left mounted.
     pub fn start(mut spec: MountSpec, keep: Keep<'_>) -> Result<Self, MountFailure> {
         if spec.io_uring {
             spec.threads = spec.threads.max(queues()?);
@@ -149,8 +149,8 @@ impl Mount {
         mounted
     }
 
-    /// Takes a mount over from an earlier process: what that one had begun is finished once, and no
-    /// application sees more than a pause.
+    /// Takes a mount over from an earlier process: its unfinished operations are finished once, and
+    /// applications notice only a pause.
     ///
     /// # Errors
     /// [`MountFailure`]; the mount stays as it is.
@@ -164,7 +164,7 @@ impl Mount {
             return Err(MountFailure::Left("no descriptor of the kernel".to_owned()));
         }
         let cached = Cache::open(&spec.cache, &spec.target).unwrap_or_else(|error| {
-            // What the kernel reads by itself it goes on with.
+            // The kernel continues to read its backing files.
             tracing::error!("the mount goes on without its cache: {error}");
             None
         });
@@ -182,7 +182,7 @@ impl Mount {
         Self::listening(spec, (workers, keeper), &fs)
     }
 
-    /// A mount that is served, and hears of changes if its mode asks for that.
+    /// Serves a mount, with change notifications if its mode requires them.
     fn listening(
         spec: MountSpec,
         (workers, keeper): (Workers, Keeper),
@@ -201,11 +201,11 @@ impl Mount {
         Ok(())
     }
 
-    /// Stops between two requests: finishes those in work, ends the threads, and leaves the mount to
-    /// whoever has its descriptors.
+    /// Stops between two requests: finishes those in progress, ends the threads, and leaves the
+    /// mount to the process that has its descriptors.
     ///
     /// # Errors
-    /// The mount, serving as before, when requests are in work for longer than `patience`.
+    /// The mount, serving as before, when requests are in progress for longer than `patience`.
     pub fn park(mut self, patience: Duration) -> Result<(), Box<Self>> {
         drop(self.listener.take());
         if !self.workers.stop(patience) {
@@ -215,19 +215,19 @@ impl Mount {
             }
             return Err(Box::new(self));
         }
-        // What was promised is in the journal.
+        // Promises are in the journal.
         drop(self.behind);
         self.keeper.leave();
         Ok(())
     }
 
-    /// Whether the kernel has no such mount any more.
+    /// Whether the mount no longer exists in the kernel.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.workers.over.load(Ordering::Acquire)
     }
 
-    /// Waits until the mount is gone, whoever unmounts it.
+    /// Waits until the mount is gone, however it is unmounted.
     pub fn wait(self) {
         let Self { listener, workers, behind, keeper, .. } = self;
         workers.join();
@@ -237,19 +237,19 @@ impl Mount {
         drop(keeper);
     }
 
-    /// What it has counted so far.
+    /// A snapshot of its metrics.
     pub(crate) fn picture(&self) -> Picture {
         self.workers.fs().picture()
     }
 
-    /// How it was mounted.
+    /// The options of the mount.
     #[must_use]
     pub const fn spec(&self) -> &MountSpec {
         &self.spec
     }
 }
 
-/// Has the kernel read ahead further than it does by itself, if it lets us.
+/// Makes the kernel read ahead further than by default, if we are allowed to.
 fn read_ahead(spec: &MountSpec, fs: &Fs) {
     let Some(connection) = connection(spec) else { return };
     if let Err(error) = set_read_ahead(connection, READ_AHEAD_BYTES) {
@@ -258,7 +258,7 @@ fn read_ahead(spec: &MountSpec, fs: &Fs) {
     note_read_ahead(spec, fs);
 }
 
-/// Takes note of how far the kernel reads ahead.
+/// Notes the kernel's read-ahead.
 fn note_read_ahead(spec: &MountSpec, fs: &Fs) {
     let bytes = connection(spec).and_then(|connection| wire::read_ahead(connection).ok());
     fs.ahead.kernel_reads(bytes.unwrap_or(0));
@@ -283,18 +283,18 @@ fn options(spec: &MountSpec) -> MountOptions {
     }
 }
 
-/// The file system behind a mount, connected to its cluster.
+/// The file system of a mount, connected to its cluster.
 fn open(
     spec: &MountSpec,
     files: Files,
     (cached, is_taken_over): (Option<Arc<Cache>>, bool),
 ) -> Result<Arc<Fs>, MountFailure> {
     let mut options = spec.client.clone();
-    // One for every thread that serves, reads ahead, fills the cache or keeps promises, one for what was written, one
-    // for the session, one for news.
+    // One for every thread that serves, reads ahead, fills the cache or keeps promises; one each
+    // for reporting writes, the session, and news.
     let delegates = spec.mode == Mode::CloseToOpen && spec.delegations;
     let makes_promises = (spec.mode == Mode::OneWriter || delegates) && spec.journal;
-    // One more returns what is recalled.
+    // One more returns recalled directories.
     let behind = if makes_promises { PROMISES_AT_ONCE + 1 } else { 0 };
     let fillers = if cached.is_some() { FILLERS } else { 0 };
     let connections = spec.threads + 3 + FETCHERS + behind + fillers;
@@ -355,7 +355,7 @@ fn serve(
         if !negotiated.granted.contains(InitFlags::OVER_IO_URING) {
             return Err(MountFailure::Uring(SWITCHED_OFF));
         }
-        // Nobody keeps it: what its queues have in flight the kernel would not send again.
+        // No holder keeps it: the kernel would not resend the requests in its queues.
         let workers = Workers::over_io_uring(fs, device, (terms, spec.threads, &spec.target));
         return workers.map_err(os("opening queues of io_uring"));
     }
@@ -373,11 +373,11 @@ fn serve(
     Workers::start(fs, devices, terms).map_err(os("starting a thread"))
 }
 
-/// The kernel has a switch for it.
+/// The kernel's switch is off.
 const SWITCHED_OFF: &str = "the kernel's switch is off: echo Y > /sys/module/fuse/parameters/enable_uring, \
      or mount without it";
 
-/// How many queues of `io_uring` the kernel wants to be served.
+/// The number of `io_uring` queues that the kernel requires.
 fn queues() -> Result<usize, MountFailure> {
     match wire::uring_switch() {
         Some(true) => {}

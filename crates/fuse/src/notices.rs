@@ -1,9 +1,10 @@
-//! Threads that have the kernel drop what it keeps.
+//! Threads that make the kernel drop cached entries.
 //!
-//! To drop a page waits for whoever reads or writes it back, and to drop a name for whoever is in its directory: for a
-//! request that some thread of the mount has to answer. So no thread that serves requests may wait for that, nor one that
-//! such threads wait for: it is done here, by threads that hold no lock meanwhile but for those of each other. One of
-//! them works and another one watches; when the first stands in the kernel, the second goes on.
+//! Dropping a page waits until it is no longer read or written back, and dropping a name waits for
+//! operations in its directory: for a request that some thread of the mount has to answer. So no
+//! thread that serves requests may wait for that, nor a thread that such threads wait for. It is
+//! done here, by threads that hold no lock while they wait, except those of each other. One of them
+//! works and another one watches; when the first blocks in the kernel, the second continues.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use millpond_env::{RealClock, thread};
 use millpond_types::Tick;
 use parking_lot::{Condvar, Mutex};
 
-/// So many jobs stand in the kernel at most; more wait for one of them.
+/// The largest number of jobs blocked in the kernel; further jobs wait for one of them.
 const THREADS_MAX: usize = 64;
-/// A job that has waited so long for those that work is another thread's.
+/// A job that has waited this long for the working threads goes to another thread.
 const HELP: Duration = Duration::from_millis(1);
-/// A thread without work ends after so long, but for the last one that watches.
+/// A thread without work ends after this time, except the last one that watches.
 const IDLE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -26,7 +27,7 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Queue {
     jobs: VecDeque<(Tick, Job)>,
     threads: usize,
-    /// Those of them that have a job.
+    /// Number of threads with a job.
     busy: usize,
     is_ended: bool,
 }
@@ -37,7 +38,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// The threads of a mount. Once this is dropped they do what they were given, and end.
+/// The threads of a mount. After this is dropped they finish their jobs, and end.
 pub(crate) struct Notices(Arc<Shared>);
 
 impl std::fmt::Debug for Notices {
@@ -60,11 +61,11 @@ impl Notices {
         Ok(this)
     }
 
-    /// Has a thread do this soon, and waits for nothing.
+    /// Queues a job for a thread, without blocking.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.0.queue.lock();
         queue.jobs.push_back((RealClock::tick(), Box::new(job)));
-        // Where no thread could be had before.
+        // For the case that an earlier start of a thread failed.
         let is_unwatched = queue.takes_another();
         drop(queue);
         self.0.changed.notify_one();
@@ -75,7 +76,7 @@ impl Notices {
 }
 
 impl Queue {
-    /// Whether nobody watches, and a thread is to be started, which counts from now on.
+    /// Whether no thread watches, and one is to be started; it counts from now on.
     fn takes_another(&mut self) -> bool {
         let is_short = self.busy >= self.threads && self.threads < THREADS_MAX;
         self.threads += usize::from(is_short);
@@ -92,7 +93,7 @@ impl Drop for Notices {
 
 fn start_one(shared: &Arc<Shared>) -> std::io::Result<()> {
     let shared = Arc::clone(shared);
-    // Not joined: it may stand in the kernel.
+    // Not joined: it may be blocked in the kernel.
     let _runs = thread("mp-notices", move || work(&shared))?;
     Ok(())
 }
@@ -107,7 +108,7 @@ fn watch(shared: &Arc<Shared>) {
 
 fn work(shared: &Arc<Shared>) {
     let mut queue = shared.queue.lock();
-    // Who has just done one goes on with the next.
+    // A thread that has just finished a job takes the next one.
     let mut is_warm = false;
     loop {
         let waited = queue.jobs.front().map(|(since, _)| RealClock::tick().since(*since));
@@ -165,7 +166,7 @@ mod tests {
         let mut begun: Vec<i32> = (0..10).map(|_| heard.recv_timeout(patience).unwrap()).collect();
         begun.sort_unstable();
         assert_eq!(begun, (0..10).collect::<Vec<_>>());
-        // Those who watch long in vain end, but for one.
+        // Idle watchers end, except one.
         assert!(heard.recv_timeout(IDLE + Duration::from_secs(2)).is_err());
         notices.run(move || said.send(50).unwrap());
         assert_eq!(heard.recv_timeout(patience), Ok(50));

@@ -1,4 +1,4 @@
-//! How to mount.
+//! The options of a mount.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use millpond_types::units::parse_duration;
 use crate::budget::Budgets;
 use crate::cached::CacheOptions;
 
-/// What a mount promises about changes made elsewhere (docs/files.md has the table).
+/// The consistency of a mount with changes made elsewhere (docs/files.md has the table).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Every system call sees what any mount has done before.
     Strict,
-    /// An open sees what was closed before it, anywhere.
+    /// An open sees all writes that were closed before it, on any mount.
     #[default]
     CloseToOpen,
-    /// Nobody else writes while this mount is there: the kernel keeps what it knows, and writes back in
-    /// large pieces.
+    /// No other client writes while this mount exists: the kernel keeps its cached entries, and
+    /// writes back in large pieces.
     OneWriter,
     /// Changes made elsewhere are seen within a second.
     Relaxed,
@@ -38,13 +38,13 @@ impl Mode {
         (Self::ReadOnly, "read-only"),
     ];
 
-    /// Whether the mount hears of changes made elsewhere.
+    /// Whether the mount receives changes made elsewhere.
     pub(crate) const fn listens(self) -> bool {
         matches!(self, Self::Strict | Self::CloseToOpen)
     }
 
-    /// How long the kernel may answer by itself what it was told of names and attributes, in a mount
-    /// that hears of no changes.
+    /// How long the kernel may use cached names and attributes, in a mount without change
+    /// notifications.
     pub(crate) const fn kept(self) -> Duration {
         match self {
             Self::Strict | Self::CloseToOpen => Duration::ZERO,
@@ -54,13 +54,13 @@ impl Mode {
     }
 }
 
-/// An option of `-o` cannot be used; the message names it and the fix.
+/// An option of `-o` is invalid; the message names it and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("-o {option}: {fix}")]
 pub struct OptionError {
     /// The option.
     pub option: String,
-    /// What to write instead.
+    /// The fix.
     pub fix: String,
 }
 
@@ -82,54 +82,54 @@ impl FromStr for Mode {
 pub struct MountSpec {
     /// The cluster.
     pub client: ClientOptions,
-    /// Where.
+    /// The mount point.
     pub target: PathBuf,
-    /// What it promises.
+    /// Its consistency.
     pub mode: Mode,
-    /// No writes; implied by [`Mode::ReadOnly`].
+    /// Mounts read-only; implied by [`Mode::ReadOnly`].
     pub read_only: bool,
-    /// Other users may enter.
+    /// Allows other users.
     pub allow_other: bool,
-    /// Set-user-id bits count.
+    /// Honors set-user-id bits.
     pub suid: bool,
-    /// Device files work.
+    /// Enables device files.
     pub dev: bool,
-    /// Nothing can be executed.
+    /// Forbids executing files.
     pub noexec: bool,
-    /// An open to read is noted as the time of the last read, as mount(8) has it.
+    /// Updates the access time at an open for reading, as in mount(8).
     pub relatime: bool,
-    /// Threads that serve requests.
+    /// Number of threads that serve requests.
     pub threads: usize,
-    /// A request of the kernel is answered within this, whatever dies.
+    /// The time within which a request of the kernel is answered, even when servers die.
     pub timeout: Duration,
-    /// The root has `.stats` and `.accesslog`.
+    /// Shows `.stats` and `.accesslog` in the root.
     pub watch: bool,
-    /// The mount reads ahead what the kernel does not.
+    /// Reads ahead where the kernel does not.
     pub read_ahead: bool,
-    /// Directories that it makes are its own until somebody else comes: in close-to-open.
+    /// Uses delegations of directories that it makes, in close-to-open mode.
     pub delegations: bool,
-    /// It may be mounted again with other owners of files (`mount_setattr(2)`).
+    /// Allows ID-mapped mounts of it (`mount_setattr(2)`).
     pub idmap: bool,
-    /// Access control lists are kept, and the kernel checks them.
+    /// Keeps access control lists, which the kernel checks.
     pub acl: bool,
-    /// Requests come over `io_uring`. Such a mount ends with its process.
+    /// Receives requests over `io_uring`. Such a mount ends with its process.
     pub io_uring: bool,
-    /// What it may use.
+    /// Its limits.
     pub budgets: Budgets,
-    /// Where it keeps whole files.
+    /// Its local cache of whole files.
     pub cache: CacheOptions,
-    /// Requests that the kernel sends again are recognised. Off only to show what that is for: then a
-    /// mount whose process is killed does things twice.
+    /// Recognizes resent requests. Off only for demonstration: then a mount executes requests twice
+    /// when its process is killed.
     pub journal: bool,
 }
 
-/// Threads of a mount: each waits for the cluster while it serves a request.
+/// Number of threads of a mount: each waits for the cluster while it serves a request.
 const THREADS_DEFAULT: usize = 16;
 /// More would wait for each other's connections.
 const THREADS_MAX: usize = 63;
-/// A node that is gone costs seconds; a cluster that is gone for longer should be noticed.
+/// A dead node costs seconds; a longer outage of the cluster should be noticed.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
-/// Less would be passed by a busy disk; more is no bound.
+/// A busy disk would exceed less; more is not a useful limit.
 const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(1);
 
 impl MountSpec {
@@ -160,7 +160,7 @@ impl MountSpec {
         }
     }
 
-    /// Takes options as of `mount -o`: `mode=strict,ro,noexec`.
+    /// Applies options in the syntax of `mount -o`: `mode=strict,ro,noexec`.
     ///
     /// # Errors
     /// [`OptionError`] naming the option.

@@ -1,4 +1,4 @@
-//! Whether a cluster can be mounted at all, asked before anything is made.
+//! Checks whether a cluster can be mounted at all, before anything is made.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use millpond_types::meta::{Caller, Ino, MetaOp, MetaRequest};
 
 use crate::options::MountSpec;
 
-/// Who mounts waits for it.
+/// Time for the first answer: the mounting user waits for it.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// A cluster cannot be mounted; the message names the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Something takes connections or packets there, and says nothing.
+    /// The addresses accept connections or packets, and send no answer.
     #[error(
         "the cluster at {addresses} does not answer within {FIRST_WORD:?}: check the addresses, and \
          what `millpond admin status` says"
     )]
     Silent {
-        /// Where it was asked.
+        /// The addresses.
         addresses: String,
     },
-    /// Nobody is there, or what is there says why not.
+    /// No server answers, or it returns an error.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// Asks a meta of the cluster for the root of its files; five seconds at most.
+/// Asks a meta of the cluster for the root of its files; takes five seconds at most.
 ///
 /// # Errors
-/// [`ProbeError`]: nobody answers there, the credential is wrong, the server stands alone, or its
+/// [`ProbeError`]: no server answers, the credential is wrong, the server stands alone, or its
 /// volume cannot be read.
 pub fn probe(spec: &MountSpec) -> Result<(), ProbeError> {
     let client = Client::new(spec.client.clone())?;
@@ -38,7 +38,7 @@ pub fn probe(spec: &MountSpec) -> Result<(), ProbeError> {
     let op = MetaOp::GetAttr { ino: Ino::ROOT };
     let request = MetaRequest { session: 0, sequence: 0, hour: 0, caller, op };
     match client.meta(&request, Some(FIRST_WORD)) {
-        // Whatever it answers: there is a meta.
+        // Any answer proves that there is a meta.
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
             Err(ProbeError::Silent { addresses: spec.client.addresses.to_string() })

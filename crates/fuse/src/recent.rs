@@ -1,4 +1,4 @@
-//! Caches of what was seen or made lately.
+//! Caches of recent entries.
 
 use std::hash::Hash;
 
@@ -6,8 +6,8 @@ use quick_cache::{
     DefaultHashBuilder, Options, OptionsBuilder, UnitWeighter, Weighter, sync, unsync,
 };
 
-/// Share of a cache for what was asked for more than once. By default it is nearly all of it, and as soon as files
-/// that are long gone fill that, what was made a moment ago is forgotten before it is asked for.
+/// The share of a cache for entries requested more than once. By default it is nearly all of it:
+/// once old entries of removed files fill it, new entries are evicted before their first use.
 const OLD_SHARE: f64 = 0.5;
 
 /// A cache of about `max` entries.
@@ -15,7 +15,7 @@ pub(crate) fn shared<K: Eq + Hash, V: Clone>(max: usize) -> sync::Cache<K, V> {
     weighted(max, max as u64, UnitWeighter)
 }
 
-/// A cache of about `items` entries, and of this weight at most.
+/// A cache of about `items` entries, with a limit of their total weight.
 pub(crate) fn weighted<K: Eq + Hash, V: Clone, W: Weighter<K, V> + Clone>(
     items: usize,
     weight: u64,
@@ -49,7 +49,7 @@ mod tests {
         for n in 0..100_000 {
             shared.insert(n, n);
             owned.insert(n, n);
-            // What is old was asked for often.
+            // Old entries were requested often.
             for n in [n, n / 2, n / 3] {
                 let _ = (shared.get(&n), owned.get(&n));
             }

@@ -1,14 +1,14 @@
-//! Where the processes that keep mounts alive meet.
+//! The folder shared by the processes that keep mounts alive.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use millpond_env::{effective_uid, files};
 
-/// The run directory cannot be used; the message names the fix.
+/// The run directory is unusable; the message names the fix.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error(
         "{} belongs to user {owner}, and this is user {user}: name a folder of your own (--run-dir)",
         .path.display()
@@ -16,17 +16,17 @@ pub enum RunDirError {
     OfAnother {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
-    /// It cannot be made or looked at.
+    /// It cannot be created or inspected.
     #[error("{}: {source}: name a folder that can be written to (--run-dir)", .path.display())]
     Os {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -55,22 +55,22 @@ impl RunDir {
         self.0.join("daemon.sock")
     }
 
-    /// Held by the holder as long as it lives.
+    /// The lock file of a running holder.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.0.join("holder.lock")
     }
 
-    /// Where log lines go, if nothing else was said.
+    /// The log file, unless another one is set.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("mount.log")
     }
 
-    /// Makes the folder if it is not there.
+    /// Makes the folder if it does not exist.
     ///
     /// # Errors
-    /// [`RunDirError`]: it is another user's, or the system refuses.
+    /// [`RunDirError`]: it belongs to another user, or the system returns an error.
     pub fn prepare(&self) -> Result<(), RunDirError> {
         let os = |source| RunDirError::Os { path: self.0.clone(), source };
         files::make_private_folder(&self.0).map_err(os)?;

@@ -1,4 +1,5 @@
-//! What a mount does by itself: it tells metas what was written, soon after, and that it lives.
+//! Background work of a mount: it reports written bytes to metas soon after the writes, and renews
+//! the session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,20 +15,20 @@ use crate::behind::Delegations;
 use crate::errno::Errno;
 use crate::fs::Fs;
 
-/// Other mounts may look at a file that is written to: they see what is older than this.
+/// The delay of a report: other mounts that read a file being written see a state older by this.
 const TELL_AFTER: Duration = Duration::from_millis(10);
-/// The same while it is written to all the time: each word is a commit of a meta.
+/// The delay while a file is written continuously: each report is a commit of a meta.
 const TELL_AGAIN: Duration = Duration::from_millis(30);
-/// Locks that could not be given back are tried again after this.
+/// The pause before a failed release of locks is repeated.
 const UNLOCK_AGAIN: Duration = Duration::from_secs(5);
-/// A daemon that parks a mount waits at most so long for what the mount does by itself: that may wait for the cluster
-/// for a minute.
+/// How long a daemon that parks a mount waits for its background work, which may wait for the
+/// cluster for a minute.
 const LEAVE: Duration = Duration::from_secs(2);
-/// How often it is looked whether this mount has removed something, so that its bytes go soon; and renewals that follow each
-/// other soon then.
+/// The interval of checks whether this mount has removed something, so that the bytes are freed
+/// soon, by renewals in quick succession.
 const REMOVED_LOOK: Duration = Duration::from_secs(1);
 const SOON_ROUNDS: u32 = 4;
-/// Between two looks whether it has ended.
+/// The interval of checks whether the threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Wakes a thread of a mount.
@@ -39,7 +40,7 @@ pub(crate) struct Wake {
 }
 
 impl Wake {
-    /// There is something to tell.
+    /// Signals that there is something to report.
     pub(crate) fn wake(&self) {
         *self.due.lock() = true;
         self.woken.notify_one();
@@ -54,7 +55,7 @@ impl Wake {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits until there is something to tell, at most so long.
+    /// Waits until there is something to report, for at most `longest`; returns whether there is.
     fn wait(&self, longest: Duration) -> bool {
         let mut due = self.due.lock();
         if !*due {
@@ -64,21 +65,22 @@ impl Wake {
     }
 }
 
-/// The threads that keep a mount's session and tell metas what was written; ends them when dropped.
+/// The threads that renew a mount's session and report written bytes to metas; dropping it ends
+/// them.
 ///
-/// They are two: who tells of a file waits for its writes, which may wait for a chain for a minute, and by then the
-/// session would be over.
+/// There are two: a report of a file waits for its writes, which may wait for a chain for a minute,
+/// and by then the session would have expired.
 pub(crate) struct Keeper {
     fs: Arc<Fs>,
-    /// Wakes the one that renews.
+    /// Wakes the renewing thread.
     renews: Arc<Wake>,
     threads: Vec<ThreadHandle<()>>,
     left: bool,
 }
 
 impl Keeper {
-    /// Ends the threads; another process goes on with the session. What they are at for longer than [`LEAVE`] they
-    /// end alone, and the journal is not theirs any more.
+    /// Ends the threads; another process continues the session. Work that takes longer than
+    /// [`LEAVE`] ends by itself, without access to the journal.
     pub(crate) fn leave(mut self) {
         self.left = true;
         self.end();
@@ -107,7 +109,7 @@ impl Drop for Keeper {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        // Those that are closed have nothing left to tell; of others what can be told is.
+        // Closed files have nothing left to report; the others report as much as possible.
         for ino in self.fs.files().take_untold() {
             if self.fs.tell(ino).is_err() {
                 break;
@@ -135,8 +137,8 @@ fn open_session(backend: &Backend, name: &str) -> Result<Session, Errno> {
     Ok(session)
 }
 
-/// Starts the threads that keep the session. One that an earlier process had is renewed at once: it may be about to
-/// end.
+/// Starts the threads that keep the session. A session of an earlier process is renewed at once: it
+/// may be about to expire.
 ///
 /// # Errors
 /// When the system has no thread left.
@@ -147,7 +149,7 @@ pub(crate) fn keep(
 ) -> std::io::Result<Keeper> {
     let (renews, every) = (Arc::new(Wake::default()), lease_of(session) / 4);
     let threads = Vec::with_capacity(2);
-    // A session whose threads cannot be had is the next attempt's.
+    // If the threads cannot be started, the next attempt uses the session.
     let mut keeper = Keeper { fs: Arc::clone(fs), renews, threads, left: true };
     let (of_thread, renews) = (Arc::clone(fs), Arc::clone(&keeper.renews));
     let renew = move || renew_until_ended(&of_thread, &renews, (&name, every), is_taken_over);
@@ -175,7 +177,7 @@ fn renew_until_ended(fs: &Fs, wake: &Wake, (name, every): (&str, Duration), at_o
     while !wake.is_ended() {
         let now = RealClock::tick();
         if fs.backend.removed.swap(false, Ordering::AcqRel) {
-            // A round of collection has to see that first.
+            // A round of garbage collection has to notice that first.
             soon = SOON_ROUNDS;
             due = due.min(now.plus(every / 16));
         }
@@ -187,7 +189,7 @@ fn renew_until_ended(fs: &Fs, wake: &Wake, (name, every): (&str, Duration), at_o
         soon = soon.saturating_sub(1);
         let asked = renew(fs, name, (std::mem::take(&mut open), std::mem::take(&mut closed)));
         (open, closed) = fs.files().split(asked);
-        // Orphans are asked about: the next renewal comes soon, so that their bytes go.
+        // The meta asks about orphans: the next renewal comes soon, so that their bytes are freed.
         let asked = !(open.is_empty() && closed.is_empty());
         due = RealClock::tick().plus(if asked || soon > 0 { every / 16 } else { every });
     }
@@ -209,7 +211,7 @@ fn tell_until_ended(fs: &Fs) {
     }
 }
 
-/// Lets more be written until `end`, then tells metas of all of it.
+/// Lets writes accumulate until `end`, then reports all of them to metas.
 fn tell_written(fs: &Fs, end: Tick) {
     while !fs.wake.is_ended() {
         let left = end.since(RealClock::tick());
@@ -229,21 +231,21 @@ fn tell_written(fs: &Fs, end: Tick) {
             fs.wake.wake();
             continue;
         }
-        // Whoever closes the file meanwhile does not wait for a meta either.
+        // A concurrent close of the file does not wait for a meta either.
         if !fs.promises_bytes(ino) && fs.tell(ino).is_err() {
-            // Who wrote what is refused hears of it, and it is told no more.
+            // The writer gets the rejection, and the bytes are not reported again.
             if !fs.files().is_refused(ino) {
                 fs.files().note_untold(ino);
             }
         } else if fs.files().is_untold(ino) {
-            // More was written while the meta was told, or to chunks that the file has left since.
+            // More was written during the report, or to chunks that the file has since replaced.
             fs.files().note_untold(ino);
             fs.wake.wake();
         }
     }
 }
 
-/// Renews the session; returns the inodes that it is asked about.
+/// Renews the session; returns the inodes that the meta asks about.
 fn renew(fs: &Fs, name: &str, (open, closed): (Vec<Ino>, Vec<Ino>)) -> Vec<Ino> {
     let backend = &fs.backend;
     let op = MetaOp::SessionRenew { open, closed };

@@ -1,5 +1,6 @@
-//! Attributes that this mount's own changes have brought with them: the kernel forgets those of a file that it wrote
-//! to, and of a directory in which it made or removed a name, and asks for them at once or at the next `stat`.
+//! Attributes after this mount's own changes: the kernel drops those of a file that it wrote to,
+//! and of a directory in which it made or removed a name, and requests them at once or at the next
+//! `stat`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +15,17 @@ use quick_cache::{Weighter, sync, unsync};
 use crate::backend::Told;
 use crate::recent;
 
-/// Inodes that are remembered: some 10 MiB.
+/// The number of cached inodes: some 10 MiB.
 const KNOWN_MAX: usize = 1 << 16;
 /// Counters of changes, by inode.
 const SHARDS: usize = 256;
-/// How long they are remembered: as long as a kernel that hears of no changes believes them.
+/// How long they are believed: as long as a kernel believes them without change notifications.
 const BELIEVED: Duration = Duration::from_hours(1);
 
-/// Bytes of small files by inode, as metas told them last.
+/// Bytes of small files by inode, as last reported by metas.
 pub(crate) type Contents = sync::Cache<u64, Arc<Content>, BytesOf>;
 
-/// What a file's bytes count for.
+/// The weight of a file's bytes in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct BytesOf;
 
@@ -34,26 +35,26 @@ impl Weighter<u64, Arc<Content>> for BytesOf {
     }
 }
 
-/// What is known of an inode as of a version of the store.
+/// The known state of an inode as of a version of the store.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     version: u64,
-    /// None when it changed then, and its attributes did not come with that.
+    /// None when it changed in that version without its attributes in the answer.
     attr: Option<Attr>,
-    /// Number of changes before it was asked for, and when it was heard.
+    /// The number of changes before the request, and the time of the answer.
     changes: u64,
     at: Tick,
 }
 
-/// What metas answered to changes by this mount, and what was promised to them.
+/// Attributes from metas' answers to changes by this mount, and from promises.
 #[derive(Debug)]
 pub(crate) struct Settled {
     known: Mutex<unsync::Cache<u64, Known>>,
-    /// How often this mount began or ended to change something.
+    /// Counts the begins and ends of this mount's changes.
     all: AtomicU64,
-    /// Which of these changes was the last one of inodes that are there, by inode.
+    /// The last of these changes that affects an existing inode, by inode.
     changes: Box<[AtomicU64]>,
-    /// The same of those whose numbers are not known: a rename does not even say which one it moved.
+    /// The last change with unknown inodes: a rename does not even report the inode it moved.
     of_any: AtomicU64,
 }
 
@@ -65,7 +66,7 @@ impl Default for Settled {
     }
 }
 
-/// The directory of an operation that brings with its answer all attributes that it changes.
+/// The directory of an operation that returns all attributes it changes.
 pub(crate) const fn told_of(op: &MetaOp) -> Option<Ino> {
     match op {
         MetaOp::Create(create) => Some(create.parent),
@@ -76,7 +77,7 @@ pub(crate) const fn told_of(op: &MetaOp) -> Option<Ino> {
     }
 }
 
-/// Whose attributes an operation may change, other than length and times by writing.
+/// The inodes with attributes that an operation may change, other than length and times by writing.
 enum Touched {
     None,
     One(Ino),
@@ -109,17 +110,18 @@ impl Settled {
         &self.changes[usize::try_from(ino.0).unwrap_or(0) % SHARDS]
     }
 
-    /// The last change of a file: take it before a meta is told of what was written.
+    /// The last change of a file: take it before written bytes are reported to a meta.
     pub(crate) fn changes(&self, ino: Ino) -> u64 {
         self.shard(ino).load(Ordering::Acquire).max(self.of_any.load(Ordering::Acquire))
     }
 
-    /// The last change of anything: take it before a meta is asked for what [`Self::note_looked`] is to note.
+    /// The last change of anything: take it before a meta is asked for an answer for
+    /// [`Self::note_looked`].
     pub(crate) fn all_changes(&self) -> u64 {
         self.all.load(Ordering::Acquire)
     }
 
-    /// An operation is about to be asked for, or was answered.
+    /// Notes that an operation is about to be sent, or was answered.
     pub(crate) fn passes(&self, op: &MetaOp) {
         match touched(op) {
             Touched::None => {}
@@ -128,7 +130,7 @@ impl Settled {
         }
     }
 
-    /// Something of a file is changed, or about to be.
+    /// Notes that a file is changed, or about to be.
     pub(crate) fn changed(&self, ino: Ino) {
         self.changes_at(self.shard(ino));
     }
@@ -138,16 +140,16 @@ impl Settled {
         last.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// A meta was told of what was written after so many changes, and answered this.
+    /// Notes a meta's answer to a report sent after `changes` changes.
     pub(crate) fn note(&self, told: Told, changes: u64) {
         let (version, attr, at) = (told.version, Some(told.attr), RealClock::tick());
         self.keep(told.attr.ino, Known { version, attr, changes, at });
     }
 
-    /// A meta was asked for an inode, which this mount has not changed since `before`, and answered this.
+    /// Notes a meta's answer about an inode, if this mount has not changed it since `before`.
     pub(crate) fn note_looked(&self, told: Told, before: u64) {
         let changes = self.changes(told.attr.ino);
-        // What is promised no meta tells of.
+        // No meta reports promised state.
         if changes <= before && told.version > 0 {
             self.note(told, changes);
         }
@@ -161,14 +163,14 @@ impl Settled {
         }
     }
 
-    /// What a meta answered to an operation that was asked for after so many changes.
+    /// Processes a meta's answer to an operation sent after `changes` changes.
     pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
         if told_of(op).is_none() {
             return;
         }
         let at = RealClock::tick();
         let Some(Answered { answer: Ok(reply), after, .. }) = answered else {
-            // A refusal changes nothing; of what is not known anything may be true.
+            // A rejection changes nothing; an unknown outcome may have changed anything.
             if answered.is_none() {
                 self.changes_at(&self.of_any);
             }
@@ -192,12 +194,12 @@ impl Settled {
         }
     }
 
-    /// What a meta said of an inode, if this mount has changed nothing of it since.
+    /// The attributes of an inode as last reported, if this mount has changed nothing of it since.
     pub(crate) fn get(&self, ino: Ino) -> Option<Told> {
         Some(self.aged(ino, BELIEVED)?.0)
     }
 
-    /// The same if it was said less than `longest` ago, and how long ago that was.
+    /// The same if they are younger than `longest`, together with their age.
     pub(crate) fn aged(&self, ino: Ino, longest: Duration) -> Option<(Told, Duration)> {
         let known = self.known.lock().get(&ino.0).copied()?;
         let age = RealClock::tick().since(known.at);
@@ -231,7 +233,7 @@ mod tests {
         }));
         assert_eq!(settled.get(ino).map(|told| told.attr.size), Some(10));
         assert!(settled.get(Ino(6)).is_none());
-        // Under way while the meta was told: which of the two came first is not known.
+        // In progress during the report: the order of the two is unknown.
         let unlink = MetaOp::Unlink { parent: Ino::ROOT, name: name.clone(), of: None };
         settled.passes(&unlink);
         let between = settled.changes(ino);
@@ -291,14 +293,14 @@ mod tests {
         settled.hear(&op, Some(&answered(10, 5)), changes);
         assert_eq!(settled.get(Ino(1)).map(|told| told.version), Some(10));
         assert!(settled.get(Ino(5)).is_none() && settled.get(Ino(6)).is_some());
-        // Answers that were overtaken.
+        // Overtaken answers.
         settled.note(told(5, 9), changes);
         settled.hear(&op, Some(&answered(9, 6)), changes);
         assert!(settled.get(Ino(5)).is_none(), "of before it lost a name");
         assert_eq!(settled.get(Ino(1)).map(|told| told.version), Some(10));
         settled.note(told(5, 11), changes);
         assert!(settled.get(Ino(5)).is_some());
-        // It was refused, it was done for an earlier attempt, it is not known.
+        // Rejected, executed by an earlier attempt, and unknown.
         let refused = Answered { answer: Err(MetaError::NotFound), ..answered(12, 5) };
         settled.hear(&op, Some(&refused), changes);
         assert!(settled.get(Ino(1)).is_some());

@@ -1,4 +1,4 @@
-//! Requests that wait for a lock, and the thread that tries them again.
+//! Requests that wait for a lock, and the thread that retries them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use crate::errno::Errno;
 use crate::fs::{Answer, Fs, Waiting};
 use crate::worker::Unanswered;
 
-/// Pauses between attempts: short at first, since locks are mostly held for a moment.
+/// Pauses between attempts: short at first, since locks are mostly held briefly.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug)]
 struct Waiter {
     waiting: Waiting,
     request: Unanswered,
-    /// It is being tried: what comes of that is the answer, also where nobody wants to wait any longer.
+    /// An attempt is in progress: its result is the answer, even if the caller no longer waits.
     is_tried: bool,
     is_interrupted: bool,
 }
@@ -38,8 +38,8 @@ impl Queue {
     }
 }
 
-/// The requests of a mount that wait. When the process ends they are forgotten: the kernel sends them
-/// again to the next one.
+/// The waiting requests of a mount. They are dropped when the process ends: the kernel resends them
+/// to the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     queue: Mutex<Queue>,
@@ -47,7 +47,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Has a request wait, unless its caller does not want to any longer.
+    /// Makes a request wait, unless it was interrupted already.
     pub(crate) fn add(&self, fs: &Fs, waiting: Waiting, request: Unanswered) {
         let mut queue = self.queue.lock();
         if queue.early.take(request.unique) {
@@ -59,7 +59,7 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// The caller of a request does not want to wait any longer.
+    /// Interrupts a waiting request.
     pub(crate) fn interrupt(&self, fs: &Fs, unique: u64) {
         let mut queue = self.queue.lock();
         let Some(at) = queue.place_of(unique) else { return queue.early.note(unique) };
@@ -78,7 +78,7 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// Tries until [`Waiters::end`].
+    /// Retries until [`Waiters::end`].
     pub(crate) fn run(&self, fs: &Arc<Fs>) {
         let mut pause = PAUSE_MIN;
         loop {
@@ -109,7 +109,7 @@ impl Waiters {
             queue.waiters[at].is_tried = true;
             Some(queue.waiters[at].waiting)
         };
-        // Interrupted meanwhile.
+        // Interrupted in the meantime.
         let Some(waiting) = begin(&mut self.queue.lock()) else { return };
         let done = fs.try_again(&waiting);
         let mut queue = self.queue.lock();

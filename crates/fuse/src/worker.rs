@@ -23,24 +23,24 @@ mod ring;
 
 use look::Look;
 
-/// What was agreed on with the kernel.
+/// The agreement with the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) max_write: u32,
     pub(crate) granted: InitFlags,
 }
 
-/// What the threads of a mount share.
+/// State that the threads of a mount share.
 #[derive(Debug)]
 struct Shared {
     fs: Arc<Fs>,
     terms: Terms,
-    /// Stop between two requests; and what wakes those who wait for one.
+    /// The request to stop between two requests, and the event that wakes waiting threads.
     stopping: AtomicBool,
     stop: EventFd,
-    /// Threads that run.
+    /// Number of running threads.
     running: AtomicUsize,
-    /// Threads that were started: each counts for itself.
+    /// Number of threads started so far: each has its own counters.
     started: AtomicUsize,
     ended: (Mutex<()>, Condvar),
     waiters: Waiters,
@@ -53,9 +53,9 @@ pub(crate) struct Workers {
     shared: Arc<Shared>,
     devices: Vec<Arc<Device>>,
     threads: Vec<ThreadHandle<()>>,
-    /// Tries locks that are waited for.
+    /// Retries waiting locks.
     waiting: Option<ThreadHandle<()>>,
-    /// Set once the kernel has no such mount any more.
+    /// Set once the mount no longer exists in the kernel.
     pub(crate) over: Arc<AtomicBool>,
 }
 
@@ -121,8 +121,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Has every thread stop between two requests. False, and all go on, when one of them works for
-    /// longer than `patience`.
+    /// Stops every thread between two requests. Returns false, and all continue, when one of them
+    /// takes longer than `patience`.
     pub(crate) fn stop(&mut self, patience: Duration) -> bool {
         let shared = &self.shared;
         let until = RealClock::tick().plus(patience);
@@ -152,7 +152,7 @@ impl Workers {
         shared.fs.bandwidth.set_open(false);
         let _ = shared.stop.take();
         let missing = self.devices.len() - shared.running.load(Ordering::Acquire);
-        // Which of them ended does not matter: all descriptors share the kernel's queue.
+        // All descriptors share the kernel's queue, so any device will do.
         for device in self.devices.iter().take(missing).cloned().collect::<Vec<_>>() {
             if let Err(error) = self.start_thread(device) {
                 tracing::error!("a thread of a mount is missing: {error}");
@@ -160,7 +160,7 @@ impl Workers {
         }
     }
 
-    /// What notices to the kernel go through.
+    /// The device for notifications to the kernel.
     pub(crate) fn device(&self) -> Arc<Device> {
         Arc::clone(&self.devices[0])
     }
@@ -217,7 +217,7 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     }
 }
 
-/// The bytes of a request; nothing when none will come, or none is to be served any more.
+/// The bytes of a request; `None` when no more requests will come, or none is to be served.
 fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option<&'b [u8]> {
     match received {
         Ok(Received::Request(bytes)) => return Some(bytes),
@@ -228,7 +228,8 @@ fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option
     None
 }
 
-/// Answers the request in these bytes, or puts it aside; whether somebody waits for the answer.
+/// Answers the request in these bytes, or puts it aside; returns whether a caller waits for the
+/// answer.
 fn serve_bytes(
     shared: &Shared,
     device: &Arc<Device>,
@@ -250,7 +251,7 @@ fn serve_bytes(
     false
 }
 
-/// Whether the kernel tells something, and waits for no answer.
+/// Whether the kernel sends this operation without waiting for an answer.
 fn is_told(operation: &Operation<'_>) -> bool {
     matches!(
         operation,
@@ -300,7 +301,7 @@ fn serve_one(
     }
 }
 
-/// A request whose answer another thread sends.
+/// A request that another thread answers.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
     /// The kernel's number of it.
@@ -317,13 +318,13 @@ impl Unanswered {
         fs.files().answered(self.unique);
     }
 
-    /// Answers once the kernel has dropped what it has of a file.
+    /// Answers once the kernel has dropped its cached state of a file.
     pub(crate) fn after_drop(self, fs: &Arc<Fs>, stale: Stale, answer: Answer) {
         let of_job = Arc::clone(fs);
         fs.notices.run(move || {
             let (ino, leases) = (stale.ino, &of_job.leases);
             let dropping = leases.dropping(ino);
-            // The errors are those of what the kernel does not know.
+            // Errors only concern inodes that the kernel does not know.
             let _ = self.device.inval_inode(ino.0, stale.pages);
             if let Some(Told { attr, version }) = stale.now {
                 leases.tells(ino, attr.version);

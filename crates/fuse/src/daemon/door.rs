@@ -1,4 +1,4 @@
-//! The daemon's admin socket: connections, and what they ask.
+//! The daemon's admin socket: connections and their requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::Daemon;
 use crate::admin::{Answer, DaemonStatus, Greeting, Request, read_request, write_line};
 use crate::watch::page;
 
-/// More than operators and scripts have.
+/// More connections than operators and scripts need.
 const CONNECTIONS_MAX: usize = 64;
-/// A connection that asks nothing for so long is closed.
+/// A connection without a request for this long is closed.
 const IDLE: Duration = Duration::from_secs(10);
-/// Time to take an answer.
+/// Time for a client to receive an answer.
 const TAKE: Duration = Duration::from_secs(5);
 
 impl Daemon {
-    /// Takes the admin socket over, unless it is this daemon's already.
+    /// Takes the admin socket over, unless this daemon already has it.
     pub(super) fn open_door(self: &Arc<Self>) -> std::io::Result<()> {
         let mut door = self.door.lock();
         if door.as_ref().is_some_and(|door| door.is_in_place()) {
@@ -31,7 +31,7 @@ impl Daemon {
         thread("mp-admin", move || daemon.accept(&listener)).map(drop)
     }
 
-    /// Whoever connects from now on finds nobody.
+    /// Closes the socket: later connects fail.
     pub(super) fn close_door(&self) {
         if let Some(door) = &*self.door.lock() {
             door.remove();
@@ -112,7 +112,7 @@ impl Daemon {
         }
     }
 
-    /// The answer, and the mount that was made.
+    /// The answer, and the id of a mount that was made.
     fn answer(self: &Arc<Self>, request: &Request) -> (Answer, Option<u64>) {
         tracing::debug!("asked for {request:?}");
         let answer = match request {

@@ -1,4 +1,4 @@
-//! Mounts that go from one process to the next: after a crash, and in an upgrade.
+//! The handover of mounts from one process to the next: after a crash, and in an upgrade.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,25 +18,25 @@ use crate::mount::{Mount, MountFailure};
 
 /// How long an upgrade waits for mounts that are being made or taken over.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Requests in work have so long before an upgrade is called off.
+/// Time for requests in progress to finish before an upgrade is cancelled.
 const PARK: Duration = Duration::from_secs(5);
-/// A mount that cannot be taken over is tried again after this, and later after at most that.
+/// The first and longest pause before a failed takeover is retried.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// An upgrade takes no longer: start, park and serve, and the way back.
+/// The limit of an upgrade: start, park and serve, and the rollback.
 const UPGRADE: Duration = Duration::from_secs(45);
-/// Time for whoever asked for an upgrade to hear of it.
+/// Time for the requester of an upgrade to receive the answer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 impl Daemon {
-    /// Serves what the holder has given. With `standby` another daemon has the admin socket, and keeps
-    /// it if a mount cannot be taken over.
+    /// Serves the mounts that the holder has given. With `standby` another daemon has the admin
+    /// socket, and keeps it if a mount cannot be taken over.
     pub(super) fn begin(self: &Arc<Self>, standby: bool) -> io::Result<()> {
         let mut given = Vec::new();
         {
             let mut table = self.table.lock();
             for mount in std::mem::take(&mut table.given) {
-                // After an upgrade that was called off some were never parked.
+                // After a cancelled upgrade some were never parked.
                 let parked = |info: &Listed| info.state == MountState::Parked;
                 if table.mounts.get(&mount.id).is_none_or(|entry| parked(&entry.info)) {
                     let info = Listed { state: MountState::Resuming, ..mount.info.clone() };
@@ -76,8 +76,8 @@ impl Daemon {
         .map(drop)
     }
 
-    /// Takes a mount over, again and again until that works or the mount is gone. Says how the first
-    /// attempt went.
+    /// Takes a mount over, with retries until that works or the mount is gone. Reports the result
+    /// of the first attempt.
     fn resume(self: &Arc<Self>, given: Given, first: &Sender<bool>) {
         let Given { id, info, blob, fds } = given;
         let name = info.mountpoint.display();
@@ -115,12 +115,12 @@ impl Daemon {
             self.changed.notify_all();
             return;
         }
-        // Given up meanwhile. Ending its threads takes a moment.
+        // Given up in the meantime. Ending its threads takes a moment.
         drop(table);
         drop(mount);
     }
 
-    /// Waits; false when nobody wants the mount any more.
+    /// Waits; false when the mount is no longer wanted.
     fn waits_for(&self, id: u64, pause: Duration) -> bool {
         let mut table = self.table.lock();
         let wanted = |table: &mut super::Table| {
@@ -180,7 +180,7 @@ impl Daemon {
         self.holder.tell(Kind::NotParked, 0, why.as_bytes());
     }
 
-    /// Has the holder put another process in this one's place.
+    /// Asks the holder to replace this process by another one.
     pub(super) fn upgrade(&self, program: &Path) -> Answer {
         let Some(program) = program.to_str() else {
             return Answer::Error("the program's path must be UTF-8: rename it".to_owned());
@@ -190,7 +190,7 @@ impl Daemon {
             return Answer::Error("an upgrade is under way: wait for it".to_owned());
         }
         table.upgrade = UpgradeWait::Waiting;
-        // What is being made or taken over is there in a moment; whoever is not is named by `park`.
+        // Mounts being made or taken over are ready in a moment; `park` reports any that are not.
         let unsettled = |table: &mut super::Table| table.unsettled().is_some();
         self.changed.wait_while_for(&mut table, unsettled, SETTLE);
         self.holder.tell(Kind::Upgrade, 0, program.as_bytes());
@@ -203,7 +203,7 @@ impl Daemon {
         }
     }
 
-    /// What became of an upgrade.
+    /// Notes the outcome of an upgrade.
     pub(super) fn upgraded(&self, outcome: Upgraded) {
         let mut table = self.table.lock();
         if table.upgrade == UpgradeWait::Waiting {
@@ -212,7 +212,7 @@ impl Daemon {
         self.changed.notify_all();
     }
 
-    /// Waits until whoever asked for the upgrade has the answer.
+    /// Waits until the requester of the upgrade has the answer.
     pub(super) fn take_leave(&self) {
         let mut table = self.table.lock();
         let waits = |table: &mut super::Table| table.answering > 0;
@@ -220,7 +220,7 @@ impl Daemon {
     }
 }
 
-/// An attempt that fails closes what it was given.
+/// Duplicates descriptors: a failed attempt closes its own.
 fn copies(fds: &[OwnedFd]) -> Result<Vec<OwnedFd>, MountFailure> {
     let copied: io::Result<Vec<OwnedFd>> = fds.iter().map(OwnedFd::try_clone).collect();
     copied.map_err(|source| MountFailure::Os { what: "copying descriptors", source })

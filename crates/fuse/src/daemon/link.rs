@@ -11,14 +11,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::link::{self, Kind};
 
-/// The holder does nothing that takes long.
+/// The holder answers quickly.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Speaks to the holder. Frames of the holder are read elsewhere.
+/// Sends frames to the holder. Another thread reads the holder's frames.
 #[derive(Debug)]
 pub(super) struct HolderLink {
     writer: Mutex<UnixStream>,
-    /// Mounts that the holder has confirmed, until somebody asks.
+    /// Mounts that the holder has confirmed, until that is queried.
     kept: Mutex<HashSet<u64>>,
     confirmed: Condvar,
 }
@@ -28,14 +28,14 @@ impl HolderLink {
         Self { writer: Mutex::new(writer), kept: Mutex::default(), confirmed: Condvar::new() }
     }
 
-    /// Says something; who does not hear it is gone, which whoever reads notices.
+    /// Sends a frame. The reading thread notices if the holder is gone.
     pub(super) fn tell(&self, kind: Kind, id: u64, body: &[u8]) {
         if let Err(error) = link::send(&self.writer.lock(), (kind, id), body, &[]) {
             tracing::warn!("speaking to the holder: {error}");
         }
     }
 
-    /// Has the holder keep what a mount needs; returns when it does.
+    /// Has the holder keep the state of a mount; returns when it does.
     pub(super) fn keep(&self, id: u64, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         link::send(&self.writer.lock(), (Kind::Keep, id), bytes, fds)?;
         let mut kept = self.kept.lock();
@@ -51,7 +51,7 @@ impl HolderLink {
         self.confirmed.notify_all();
     }
 
-    /// Ends the conversation: whoever reads finds its end.
+    /// Closes the connection: the reader finds its end.
     pub(super) fn close(&self) {
         let _ = self.writer.lock().shutdown(Shutdown::Both);
     }

@@ -1,4 +1,4 @@
-//! Mounts that come and go.
+//! Making and ending mounts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::mount::Mount;
 use crate::options::{Mode, MountSpec};
 use crate::probe::probe;
 
-/// An unmount that the kernel has done ends its threads and its session within this.
+/// After an unmount in the kernel, the threads and the session end within this time.
 const END: Duration = Duration::from_secs(10);
 
 fn spec_of(request: &MountRequest) -> Result<MountSpec, String> {
@@ -47,7 +47,7 @@ fn info_of(spec: &MountSpec) -> Listed {
 }
 
 impl Daemon {
-    /// Mounts; returns when requests are served, or one line that says why not.
+    /// Mounts; returns when requests are served, or one line with the reason of the failure.
     pub(super) fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<u64, String> {
         let spec = spec_of(request)?;
         let info = info_of(&spec);
@@ -93,7 +93,7 @@ impl Daemon {
         Ok(table.reserve(info.clone()))
     }
 
-    /// Ends a mount whose asker is gone.
+    /// Ends a mount when its requester is gone.
     pub(super) fn undo(&self, id: u64) {
         let target = self.table.lock().mounts.get(&id).map(|entry| entry.info.mountpoint.clone());
         if let Some(target) = target
@@ -103,7 +103,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a mount as an operator asks.
+    /// Ends a mount on an operator's request.
     pub(super) fn unmount(&self, target: &Path, lazy: bool) -> Answer {
         let found = self.table.lock().find(target);
         let name = target.display();
@@ -126,8 +126,8 @@ impl Daemon {
         tracing::info!("{name} is unmounted{}", if lazy { " lazily" } else { "" });
         let Some((id, state)) = found else { return Answer::Ok };
         if state == MountState::Resuming {
-            // Nobody serves it, and nobody will: who waits gets an error once the last descriptor is
-            // closed.
+            // No process serves it, and none will: its callers get an error once the last
+            // descriptor is closed.
             self.forget(id);
         }
         if !lazy {
@@ -149,7 +149,7 @@ impl Daemon {
         drop(entry);
     }
 
-    /// Lets go of mounts that are gone, whoever unmounted them.
+    /// Removes mounts that are gone, however they were unmounted.
     pub(super) fn reap(self: &Arc<Self>) {
         let mut over = Vec::new();
         for (id, entry) in &mut self.table.lock().mounts {
@@ -160,7 +160,7 @@ impl Daemon {
         for (id, mount) in over {
             tracing::info!("the mount at {} is over", mount.spec().target.display());
             let daemon = Arc::clone(self);
-            // Its session is closed, for which a cluster that is away lets us wait.
+            // Closing its session may wait for an unreachable cluster.
             let started = thread("mp-reap", move || {
                 mount.wait();
                 daemon.forget(id);
@@ -172,7 +172,7 @@ impl Daemon {
         }
     }
 
-    /// Unmounts everything: in order where nothing is in use, lazily elsewhere.
+    /// Unmounts everything: cleanly where nothing is in use, lazily elsewhere.
     pub(super) fn unmount_all(&self, lazy: bool) {
         let listed = self.table.lock().listed();
         for (id, info) in listed {

@@ -1,4 +1,4 @@
-//! The mounts of a daemon, and what is going on with them.
+//! The mounts of a daemon and their states.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::admin::{Listed, MountState};
 use crate::mount::Mount;
 use crate::watch::Shown;
 
-/// What the holder keeps of a mount, as it came back.
+/// The holder's state of a mount, as returned to a daemon.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) id: u64,
@@ -22,7 +22,8 @@ pub(super) struct Given {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// The bytes that the holder keeps: how the mount is listed, as a line of JSON, then the mount's own.
+/// Encodes the bytes that the holder keeps: the listed entry as a line of JSON, then the mount's
+/// own bytes.
 pub(super) fn pack(info: &Listed, blob: &[u8]) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(info)?;
     bytes.push(b'\n');
@@ -30,7 +31,7 @@ pub(super) fn pack(info: &Listed, blob: &[u8]) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The reverse of [`pack`].
+/// Decodes the bytes of [`pack`].
 pub(super) fn unpack(id: u64, bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<Given> {
     let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(io::ErrorKind::InvalidData)?;
     let info = serde_json::from_slice(&bytes[..end])?;
@@ -44,10 +45,10 @@ pub(super) struct Entry {
     pub(super) mount: Option<Mount>,
 }
 
-/// What an upgrade came to: process id and pause in milliseconds, or why not.
+/// The outcome of an upgrade: process id and pause in milliseconds, or the reason of its failure.
 pub(super) type Upgraded = Result<(u32, u64), String>;
 
-/// An upgrade, as whoever asked for it waits.
+/// The progress of an upgrade, for the waiting requester.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpgradeWait {
     Nobody,
@@ -59,14 +60,14 @@ pub(super) enum UpgradeWait {
 pub(super) struct Table {
     pub(super) mounts: BTreeMap<u64, Entry>,
     next_id: u64,
-    /// Of the holder, until it says that this is all.
+    /// Mounts from the holder, until it reports that the list is complete.
     pub(super) given: Vec<Given>,
-    /// The holder has said so.
+    /// Whether the holder has reported that.
     pub(super) begun: bool,
-    /// Why nothing can be mounted now.
+    /// Why no mounts are accepted now.
     pub(super) closed: Option<&'static str>,
     pub(super) connections: usize,
-    /// Requests that are being answered.
+    /// Number of requests being answered.
     pub(super) answering: usize,
     pub(super) upgrade: UpgradeWait,
     pub(super) taken_over: usize,
@@ -104,7 +105,7 @@ impl Table {
         self.mounts.insert(id, Entry { info, mount: None });
     }
 
-    /// A mount that is being made or taken over, and cannot be handed on now.
+    /// A mount that is being made or taken over, and cannot be handed over now.
     pub(super) fn unsettled(&self) -> Option<&Entry> {
         let unsettled = |entry: &&Entry| {
             matches!(entry.info.state, MountState::Mounting | MountState::Resuming)
@@ -124,8 +125,8 @@ impl Table {
         taken
     }
 
-    /// The mounts with the states that operators see: one whose target is no mount of ours any more,
-    /// or has a later one on it, is served until its last file is closed.
+    /// The mounts with the states that operators see: a mount whose target is no longer a mount of
+    /// ours, or is covered by a later one, is served until its last file is closed.
     pub(super) fn listed(&self) -> Vec<(u64, Listed)> {
         let there: Vec<PathBuf> =
             mounts().unwrap_or_default().into_iter().map(|mount| mount.target).collect();
@@ -148,8 +149,8 @@ impl Table {
         list
     }
 
-    /// What mounts have counted; one place has one mount. What is detached, or still being made, has
-    /// none.
+    /// The metrics of the mounts, one mount per path. Detached mounts, and those still being made,
+    /// have none.
     pub(super) fn shown(&self) -> Vec<Shown> {
         let in_tree = |state| !matches!(state, MountState::Mounting | MountState::Detached);
         let listed = self.listed().into_iter().filter(|(_, info)| in_tree(info.state));
@@ -162,7 +163,7 @@ impl Table {
             .collect()
     }
 
-    /// The mount that is, or will be, at `target`.
+    /// The mount at `target`, present or being made.
     pub(super) fn find(&self, target: &Path) -> Option<(u64, MountState)> {
         let mut listed = self.listed().into_iter();
         listed

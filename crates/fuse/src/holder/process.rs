@@ -14,11 +14,11 @@ use super::Kept;
 use crate::link::{self, Frame, Kind};
 use crate::run_dir::RunDir;
 
-/// Between two looks whether one that was killed has ended.
+/// The interval of checks whether a killed daemon has ended.
 const ENDS: Duration = Duration::from_millis(1);
-/// One that has not by then, and stands in the kernel, is not waited for.
+/// After this time, a killed daemon that is blocked in the kernel is no longer waited for.
 const STUCK: Duration = Duration::from_millis(100);
-/// A daemon that neither reads nor goes on with a frame that it began hangs: it is ended.
+/// A daemon that does not read, or does not finish a frame, within this time hangs: it is ended.
 const FRAME: Duration = Duration::from_secs(5);
 
 /// A child process that serves mounts, or is about to.
@@ -53,12 +53,12 @@ impl DaemonProcess {
         link::send(&self.socket, (kind, id), body, &[])
     }
 
-    /// Waits for a frame; nothing when the process is gone.
+    /// Waits for a frame; `None` when the process is gone.
     pub(super) fn hear(&self) -> io::Result<Option<Frame>> {
         link::receive(&self.socket)
     }
 
-    /// Gives it all that is kept, and has it serve.
+    /// Passes it all kept state, and has it serve.
     pub(super) fn give<'k>(
         &self,
         kept: impl Iterator<Item = (&'k u64, &'k Kept)>,
@@ -71,17 +71,18 @@ impl DaemonProcess {
         self.say(Kind::Begin, u64::from(standby), b"")
     }
 
-    /// Whether it was killed, and is kept from ending by a thread that stands in the kernel.
+    /// Whether it was killed and cannot end because a thread is blocked in the kernel.
     pub(super) fn is_stuck(&self) -> bool {
         is_stuck_dying(self.child.id())
     }
 
-    /// Whether it is over; one that could not be waited for before.
+    /// Whether it is over, for a daemon that could not be reaped before.
     pub(super) fn is_over(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends it, if it has not ended yet, and says how it did; or gives it back, when it was killed and cannot end yet.
+    /// Ends it, if it has not ended yet, and returns a description of its end; or returns it
+    /// unchanged, when it was killed and cannot end yet.
     pub(super) fn end(mut self) -> Result<String, Self> {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             let _ = self.child.kill();

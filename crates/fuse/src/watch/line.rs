@@ -1,4 +1,4 @@
-//! Lines of the access log, in the form that is known as logfmt: `name=value` with blanks between.
+//! Lines of the access log, in the logfmt form: `name=value`, separated by blanks.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use millpond_types::units::Utc;
 
 use crate::errno::Errno;
 
-/// How a request was answered.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// There is no answer to it.
+    /// It has no answer.
     Silent,
-    /// It worked.
+    /// Success.
     Done,
-    /// With an errno.
+    /// An error with this errno.
     Failed(i32),
-    /// So many bytes were read or written.
+    /// The number of bytes read or written.
     Bytes(u64),
-    /// This inode was found or made.
+    /// The inode found or made.
     Entry(u64),
 }
 
@@ -30,7 +30,7 @@ impl Outcome {
         match reply {
             None => Self::Silent,
             Some(Reply::Error(errno)) => Self::Failed(*errno),
-            // A name that is not there, and the kernel may go on believing that.
+            // A negative entry, which the kernel may cache.
             Some(Reply::Entry(entry)) if entry.nodeid == 0 => Self::Failed(libc::ENOENT),
             Some(Reply::Entry(entry) | Reply::Create(entry, _)) => Self::Entry(entry.nodeid),
             Some(Reply::Data(data)) => Self::Bytes(data.len() as u64),
@@ -45,7 +45,7 @@ impl Outcome {
     }
 }
 
-/// Now, in UTC.
+/// The current time in UTC.
 fn time() -> String {
     let nanos = RealClock::wall_nanos();
     let (seconds, micros) = (nanos / 1_000_000_000, nanos / 1_000 % 1_000_000);
@@ -59,7 +59,7 @@ pub(super) fn event(what: &str) -> Vec<u8> {
     format!("{} event={what}\n", time()).into_bytes()
 }
 
-/// Who asks for what.
+/// The caller and the operation of a request.
 pub(super) fn call(request: &Request<'_>) -> String {
     let header = &request.header;
     let name = request.opcode().name().to_lowercase();
@@ -71,7 +71,7 @@ pub(super) fn call(request: &Request<'_>) -> String {
     text
 }
 
-/// The line of a request that is over.
+/// The line of a finished request.
 pub(super) fn finish(call: &str, outcome: &Outcome, took: Duration) -> Vec<u8> {
     let mut line = time();
     line.push_str(call);
@@ -152,7 +152,7 @@ fn arguments(text: &mut String, operation: &Operation<'_>) {
     };
 }
 
-/// What is set; the names are not those of the caller's ids.
+/// The attributes that are set; the field names differ from those of the caller's ids.
 fn set(text: &mut String, args: &SetattrIn) {
     let has = |flag| args.valid.contains(flag);
     if has(SetattrValid::SIZE) {

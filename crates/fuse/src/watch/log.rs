@@ -1,10 +1,10 @@
-//! The access log: who reads it gets a line for every request, as long as it keeps up.
+//! The access log: a reader gets a line for every request, as long as it keeps up.
 //!
-//! Each reader has room of its own for lines that it has not taken. What does not fit is dropped and
-//! counted, so that no reader slows the mount down. A read that finds no line is put aside until there
-//! is one, and answered by the thread that writes it: no thread waits. What is put aside ends with the
-//! process; the kernel sends it again to the next one, which does not know the reader and makes room
-//! for it anew.
+//! Each reader has a buffer for lines that it has not read. Lines that do not fit are dropped and
+//! counted, so that no reader slows the mount down. A read that finds no line is put aside until
+//! there is one, and answered by the thread that writes it: no thread waits. Reads put aside end
+//! with the process; the kernel resends them to the next one, which does not know the reader and
+//! makes a new buffer for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::line::event;
 use crate::early::Early;
 use crate::worker::send;
 
-/// Bytes of lines that a reader has not taken: some 8,000 lines.
+/// Buffered bytes of one reader: some 8,000 lines.
 const ROOM_BYTES: usize = 1 << 20;
 /// Readers of one mount: each line is written once for each.
 const READERS_MAX: usize = 16;
 
-/// Where the answer to a read goes.
+/// The address of the answer to a read.
 #[derive(Debug)]
 pub(super) struct Asker {
     pub(super) unique: u64,
@@ -38,11 +38,11 @@ struct Waiting {
     size: usize,
 }
 
-/// What becomes of a read.
+/// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Lines(Vec<u8>),
-    /// There are none, and the reader does not want to wait.
+    /// There are no lines, and the reader is non-blocking.
     Nothing,
     /// It is answered later.
     Later,
@@ -52,13 +52,13 @@ pub(super) enum Taken {
 #[derive(Debug, Default)]
 struct Reader {
     lines: VecDeque<u8>,
-    /// Requests whose lines found no room since the last one that did.
+    /// Number of dropped lines since the last one that fitted.
     dropped: u64,
     waiting: VecDeque<Waiting>,
 }
 
 impl Reader {
-    /// False when there is no room.
+    /// Adds a line; false when it does not fit.
     fn push(&mut self, line: &[u8]) -> bool {
         let gap = self.gap();
         if self.lines.len() + gap.len() + line.len() > ROOM_BYTES {
@@ -71,7 +71,7 @@ impl Reader {
         true
     }
 
-    /// The line that says how many are missing.
+    /// The line with the number of dropped ones.
     fn gap(&self) -> Vec<u8> {
         if self.dropped == 0 {
             return Vec::new();
@@ -79,7 +79,7 @@ impl Reader {
         event(&format!("dropped count={}", self.dropped))
     }
 
-    /// Lines of at most `size` bytes: whole ones, unless the first is longer than that.
+    /// Takes lines of at most `size` bytes: whole ones, unless the first is longer than that.
     fn take(&mut self, size: usize) -> Vec<u8> {
         if self.lines.is_empty() {
             self.lines.extend(self.gap());
@@ -104,13 +104,13 @@ struct Readers {
 #[derive(Debug, Default)]
 pub(super) struct AccessLog {
     readers: Mutex<Readers>,
-    /// How many there are: all that a request looks at while there is none.
+    /// Number of readers: the only state that a request checks while there are none.
     count: AtomicUsize,
     dropped: Counter,
 }
 
 impl AccessLog {
-    /// Whether anybody wants lines.
+    /// Whether there are readers.
     pub(super) fn is_read(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
@@ -119,12 +119,12 @@ impl AccessLog {
         self.count.load(Ordering::Relaxed) as u64
     }
 
-    /// Lines that some reader did not get.
+    /// Number of lines that some reader did not get.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Begins to keep lines for a reader; false when there are too many of them.
+    /// Adds a reader; false when there are too many.
     pub(super) fn open(&self, handle: u64) -> bool {
         let mut readers = self.readers.lock();
         if readers.of.len() >= READERS_MAX && !readers.of.contains_key(&handle) {
@@ -152,7 +152,7 @@ impl AccessLog {
         let Readers { of, early } = &mut *readers;
         let count = of.len() + 1;
         let reader = of.entry(handle).or_insert_with(|| {
-            // Opened at an earlier process of the mount.
+            // Opened in an earlier process of the mount.
             self.count.store(count, Ordering::Relaxed);
             Reader { lines: event("resumed").into(), ..Reader::default() }
         });
@@ -190,7 +190,7 @@ impl AccessLog {
         }
     }
 
-    /// Whoever waits under this number does not want to any longer; false when it is no reader.
+    /// Interrupts a waiting read; false when there is none under this number.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
         let mut readers = self.readers.lock();
         let is_it = |waiting: &Waiting| waiting.asker.unique == unique;
@@ -264,7 +264,7 @@ mod tests {
         }
         let last: Vec<&str> = text.lines().rev().take(2).collect();
         assert!(last[0] == "next" && last[1].ends_with("event=dropped count=5"), "{last:?}");
-        // Without a line behind them they are told of too.
+        // Dropped lines are reported even without a line after them.
         for _ in 0..1024 + 2 {
             log.push(&line);
         }

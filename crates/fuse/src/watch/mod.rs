@@ -1,14 +1,14 @@
-//! What operators see of a mount while it works: numbers, and a line for every request.
+//! Observability of a mount: metrics, and a line for every request.
 //!
 //! `numbers` counts, `line` and `log` make the access log, `page` writes the Prometheus text, and
-//! `virtual_files` shows both in the root of the mount. The idea of showing them there, where whoever
-//! may look at the mount can read them without a port or a credential, is that of `JuiceFS` (`.stats`
-//! and `.accesslog`).
+//! `virtual_files` shows both in the root of the mount. The idea is from `JuiceFS` (`.stats` and
+//! `.accesslog`): there, every user with access to the mount can read them without a port or a
+//! credential.
 //!
-//! A request is counted and logged before it is answered: who has the answer finds it counted. So its
-//! time is that until the answer is ready, without the copy of the answer into the kernel. Requests
-//! about the virtual files themselves are neither counted nor logged: a reader of the log would have
-//! itself to read.
+//! A request is counted and logged before it is answered: a caller with the answer finds it
+//! counted. So its time ends when the answer is ready, and excludes the copy of the answer into the
+//! kernel. Requests about the virtual files themselves are neither counted nor logged: a reader of
+//! the log would read about itself.
 
 mod line;
 mod log;
@@ -29,14 +29,14 @@ use self::log::AccessLog;
 use self::numbers::Numbers;
 use self::virtual_files::Snapshots;
 
-/// What is known of the work of one mount, since this process serves it.
+/// The observed work of one mount since this process serves it.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The mount point, as metrics name it.
+    /// The mount point, as a label of metrics.
     mount: String,
     /// Whether the root has virtual files.
     shown: bool,
-    /// Whose they are, and since when.
+    /// Owner and time of the virtual files.
     owner: u32,
     since: Timestamp,
     numbers: Numbers,
@@ -44,18 +44,18 @@ pub(crate) struct Watch {
     snapshots: Snapshots,
 }
 
-/// A request in work.
+/// A request in progress.
 #[derive(Debug)]
 pub(crate) struct Started {
     opcode: u32,
     shard: usize,
     at: Tick,
-    /// Who asks for what, when somebody reads the log.
+    /// The caller and the operation, if the log has readers.
     call: Option<String>,
 }
 
 impl Watch {
-    /// Nothing has happened yet. `shards` is the number of threads that count.
+    /// Starts with zeros. `shards` is the number of threads that count.
     pub(crate) fn new(mount: String, shown: bool, shards: usize) -> Self {
         Self {
             mount,
@@ -68,14 +68,14 @@ impl Watch {
         }
     }
 
-    /// A thread begins to work at a request; `shard` is the thread's own number.
+    /// Notes that a thread begins a request; `shard` is the thread's own number.
     pub(crate) fn begin(&self, request: &Request<'_>, shard: usize) -> Started {
         self.numbers.begin(shard);
         let call = self.log.is_read().then(|| line::call(request));
         Started { opcode: request.header.opcode, shard, at: RealClock::tick(), call }
     }
 
-    /// The answer is ready, or there is none to be given.
+    /// Notes that the answer is ready, or that there is none.
     pub(crate) fn end(&self, started: Started, reply: Option<&Reply<'_>>) {
         let took = RealClock::tick().since(started.at);
         let outcome = Outcome::of(reply);
@@ -85,7 +85,7 @@ impl Watch {
         }
     }
 
-    /// The kernel sends a request again; `known` when the mount remembers it.
+    /// Counts a resent request; `known` when the mount remembers it.
     pub(crate) fn note_resent(&self, known: bool) {
         self.numbers.resent.inc();
         if known {
@@ -93,7 +93,7 @@ impl Watch {
         }
     }
 
-    /// The caller of a request does not want to wait any longer. True when that was a reader of the log.
+    /// Interrupts a request. True when it was a read of the log.
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
         self.log.interrupt(unique)
     }

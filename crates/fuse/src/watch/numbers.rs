@@ -1,4 +1,5 @@
-//! What a mount counts: each thread for itself, so that no two write to the same memory.
+//! The metrics of a mount: each thread has its own counters, so that no two write to the same
+//! memory.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -21,17 +22,17 @@ const OPERATIONS: usize = 64;
 /// Errors have numbers below this; Linux has none above 133.
 const ERRNOS: usize = 134;
 
-/// One operation.
+/// Counters of one operation.
 #[derive(Debug, Default)]
 struct OfOperation {
     took: Histogram,
     failed: Counter,
 }
 
-/// What one thread counts.
+/// Counters of one thread.
 #[derive(Debug)]
 struct Shard {
-    /// Made when the operation is seen first: a mount sees a dozen of them.
+    /// Allocated at the first use of an operation: a mount uses a dozen of them.
     operations: [OnceLock<Box<OfOperation>>; OPERATIONS],
     errors: [Counter; ERRNOS],
     read_bytes: Counter,
@@ -51,16 +52,16 @@ impl Shard {
     }
 }
 
-/// What all threads count.
+/// Counters of all threads.
 #[derive(Debug)]
 pub(super) struct Numbers {
     shards: Box<[Shard]>,
-    /// Requests that the kernel sent again, and those of them that the mount remembered.
+    /// Resent requests, and the number of them that the mount remembered.
     pub(super) resent: Counter,
     pub(super) repeated: Counter,
 }
 
-/// Numbers of an operation, all threads together.
+/// Metrics of an operation, summed over all threads.
 #[derive(Clone, Debug)]
 pub(crate) struct OperationPicture {
     pub(crate) name: String,
@@ -106,7 +107,7 @@ impl Numbers {
         self.shards.iter().map(number).sum()
     }
 
-    /// Operations that were seen, in the order of their numbers.
+    /// Operations that occurred, in the order of their numbers.
     fn operations(&self) -> Vec<OperationPicture> {
         let mut all = Vec::new();
         for opcode in Opcode::ALL {
@@ -127,7 +128,7 @@ impl Numbers {
     }
 }
 
-/// One kind of question to the cluster.
+/// One kind of call to the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     took: Histogram,
@@ -135,7 +136,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Counts a call that is over.
+    /// Measures and counts a call.
     pub(crate) fn timed<T, E>(&self, call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let started: Tick = RealClock::tick();
         let done = call();
@@ -147,7 +148,7 @@ impl Call {
     }
 }
 
-/// What a mount asks its cluster for.
+/// The calls of a mount to its cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) look: Call,
@@ -157,18 +158,18 @@ pub(crate) struct Calls {
     pub(crate) cut: Call,
 }
 
-/// Name, how long calls took, and how many of them failed.
+/// Name, latencies, and number of failures of a kind of call.
 pub(crate) type CallPicture = (&'static str, HistogramSnapshot, u64);
 
 fn of_call(name: &'static str, call: &Call) -> CallPicture {
     (name, call.took.snapshot(), call.failed.get())
 }
 
-/// Everything that a mount counts, at one moment.
+/// A snapshot of all metrics of a mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
     pub(crate) operations: Vec<OperationPicture>,
-    /// By their names.
+    /// By errno name.
     pub(crate) errors: Vec<(String, u64)>,
     pub(crate) read_bytes: u64,
     pub(crate) written_bytes: u64,
@@ -180,24 +181,24 @@ pub(crate) struct Picture {
     pub(crate) meta: [CallPicture; 2],
     pub(crate) chunks: [CallPicture; 3],
     pub(crate) files: FilesNumbers,
-    /// How many there are, and how many were recalled.
+    /// Number of delegated directories, and of recalls.
     pub(crate) delegations: (u64, u64),
     pub(crate) budgets: BudgetsPicture,
     pub(crate) ahead: AheadPicture,
     pub(crate) cache: CachePicture,
 }
 
-/// What a mount may use, and does.
+/// Limits of a mount, and their use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BudgetsPicture {
     pub(crate) limits: Budgets,
     pub(crate) memory_used: u64,
-    /// Requests that wait for the bandwidth, and for how long others did.
+    /// Number of requests that wait for bandwidth, and the total time of past waits.
     pub(crate) waiting: u64,
     pub(crate) waited_us: u64,
 }
 
-/// Bytes that were read ahead.
+/// Bytes of read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AheadPicture {
     pub(crate) fetched: u64,
@@ -208,7 +209,7 @@ pub(crate) struct AheadPicture {
 }
 
 impl Fs {
-    /// What the mount has counted so far.
+    /// Takes a snapshot.
     pub(crate) fn picture(&self) -> Picture {
         let (numbers, calls) = (&self.watch.numbers, &self.backend.calls);
         let errors = (1..ERRNOS).filter_map(|errno| {

@@ -1,4 +1,4 @@
-//! The numbers of mounts as Prometheus text. `docs/metrics.md` lists the names; a test compares.
+//! The metrics of mounts as Prometheus text. `docs/metrics.md` lists the names; a test compares.
 
 use millpond_types::metrics::{Page, label};
 
@@ -17,7 +17,7 @@ pub(crate) struct Shown {
 /// One mount with its label.
 type Labelled<'a> = (String, &'a Picture);
 
-/// The page of several mounts, which have different mount points.
+/// Makes the page of several mounts, which have different mount points.
 pub(crate) fn page(mounts: &[Shown]) -> String {
     let mut page = Page::default();
     let serving = mounts

@@ -1,7 +1,8 @@
-//! `.stats` and `.accesslog` in the root of a mount: no meta knows of them, and no listing has them.
+//! `.stats` and `.accesslog` in the root of a mount: no meta knows of them, and no listing contains
+//! them.
 //!
-//! A name of theirs in the root means the virtual file, also where a file of that name exists:
-//! whoever wants to reach that mounts with `-o nowatch`.
+//! In the root these names refer to the virtual files, even if real files of these names exist; to
+//! reach the real files, mount with `-o nowatch`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ use crate::fs::{Fs, statx_of};
 use crate::options::Mode;
 use crate::worker::send;
 
-/// Their inode numbers: metas count up from 1, and will not come here.
+/// Their inode numbers: metas count up from 1, and will not reach these.
 const STATS: Ino = Ino(0x7fff_ffff_ffff_ff01);
 const ACCESS_LOG: Ino = Ino(0x7fff_ffff_ffff_ff02);
-/// Each with its name and its permissions. Lines of the log have names of files that its reader may not
-/// be allowed to see.
+/// The files with their names and permissions. Lines of the log contain names of files that its
+/// reader may have no access to.
 const FILES: [(Ino, &str, u32); 2] = [(STATS, ".stats", 0o444), (ACCESS_LOG, ".accesslog", 0o400)];
-/// Descriptors of `.stats` that are open at a time.
+/// The largest number of open descriptors of `.stats`.
 const SNAPSHOTS_MAX: usize = 64;
-/// Programs read in pieces of this many bytes if they go by `stat`.
+/// The preferred size of reads in `stat`, in bytes.
 const PIECE_BYTES: u32 = 128 << 10;
 
-/// What was read when a descriptor of `.stats` was opened.
+/// The text of `.stats` at the open of each descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots(Mutex<HashMap<u64, Arc<str>>>);
 
@@ -41,20 +42,20 @@ fn is_virtual(ino: u64) -> bool {
     FILES.iter().any(|(own, _, _)| own.0 == ino)
 }
 
-/// What a request wants of a virtual file.
+/// The request for a virtual file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
-    /// It is found by its name.
+    /// A lookup of its name.
     Find(Ino),
-    /// Something with the inode itself.
+    /// An operation on the inode itself.
     Use(Ino),
-    /// Something of its name is to be made.
+    /// A create of its name.
     Make,
-    /// It is to be removed, renamed or linked.
+    /// A removal, rename or link of it.
     Change,
 }
 
-/// None when the request is about something else, as nearly all are.
+/// Classifies a request; `None` when it concerns other files, as nearly all do.
 fn wish(request: &Request<'_>) -> Option<Wish> {
     let node = request.header.nodeid;
     if is_virtual(node) {
@@ -85,14 +86,14 @@ fn wish(request: &Request<'_>) -> Option<Wish> {
     }
 }
 
-/// How long the kernel keeps what it is told of virtual files, in seconds and nanoseconds.
+/// How long the kernel caches entries of virtual files, in seconds and nanoseconds.
 fn kept(mode: Mode) -> (u64, u32) {
     let kept = mode.kept();
     (kept.as_secs(), kept.subsec_nanos())
 }
 
 impl Fs {
-    /// Answers a request about a virtual file; false when it is about something else.
+    /// Answers a request about a virtual file; false when it concerns another file.
     pub(crate) fn serve_virtual(&self, request: &Request<'_>, device: &Arc<Device>) -> bool {
         if !self.watch.shown {
             return false;
@@ -153,8 +154,8 @@ impl Fs {
                 if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
                     return Err(Errno(libc::EPERM));
                 }
-                // The kernel's number of the request: no other descriptor of the mount has it, nor will
-                // one that a later process opens.
+                // The kernel's number of the request: no other descriptor of the mount has it, nor
+                // will a descriptor that a later process opens.
                 let handle = request.unique();
                 answer(Reply::Open(self.open_virtual(ino, handle)?));
             }
@@ -182,9 +183,9 @@ impl Fs {
             }
             Operation::Flush(_) | Operation::Fsync(_) => answer(Reply::Done),
             Operation::Setattr(_) => return Err(Errno(libc::EPERM)),
-            // An errno that says no more than that: others than these files have holes.
+            // An errno that does not disable the operation: other files have holes.
             Operation::Lseek(_) => return Err(Errno::INVAL),
-            // As with every file of a mount: the kernel hears once that there is no such thing.
+            // As with every file of a mount: the kernel then stops sending it.
             Operation::Poll(_) => return Err(Errno::NOSYS),
             _ => return Err(Errno::NOTSUP),
         }
@@ -193,8 +194,8 @@ impl Fs {
 
     fn open_virtual(&self, ino: Ino, handle: u64) -> Result<OpenOut, Errno> {
         let busy = Errno(libc::EBUSY);
-        // Nothing is to be flushed; and a program that starts another one closes its descriptors on the
-        // way, which must not wait for a mount whose cluster is away.
+        // Nothing needs a flush. A program that starts another one closes its descriptors on the
+        // way, which must not wait for a mount with an unreachable cluster.
         let flags = OpenFlags::DIRECT_IO | OpenFlags::NOFLUSH;
         if ino == ACCESS_LOG {
             let flags = flags | OpenFlags::NONSEEKABLE | OpenFlags::STREAM;
@@ -215,8 +216,7 @@ impl Fs {
         page(&[shown]).into()
     }
 
-    /// The text that was there at the open. One that an earlier process had is gone: whoever has read
-    /// a part of it must begin anew.
+    /// The text as of the open. That of an earlier process is gone: its reader must start over.
     fn snapshot(&self, args: &ReadIn) -> Result<Arc<str>, Errno> {
         if let Some(text) = self.watch.snapshots.0.lock().get(&args.fh) {
             return Ok(Arc::clone(text));
@@ -228,7 +228,7 @@ impl Fs {
         self.watch.snapshots.0.lock().get(&args.fh).cloned().ok_or(Errno::IO)
     }
 
-    /// Says so in the log when the virtual files hide files of a user.
+    /// Warns in the log when the virtual files hide files of a user.
     pub(crate) fn warn_of_hidden(&self) {
         if !self.watch.shown {
             return;

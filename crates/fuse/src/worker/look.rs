@@ -1,13 +1,15 @@
-//! Looking for the next request before going to sleep.
+//! Polling for the next request before going to sleep.
 //!
-//! To wake a processor that sleeps takes 2 us on bare metal and 25 to 40 us on a virtual machine, several times what it takes to
-//! answer a question from memory, and a program that asks one comes with the next one as soon as it has the answer. So a thread that
-//! answered quickly looks for that for a moment: one thread of a mount at a time, only where it was worth it lately, and not while the
-//! mount has other work to do, which wants the processor. `KVM` polls before it halts a guest for the same reason
+//! Waking a sleeping processor takes 2 us on bare metal and 25 to 40 us on a virtual machine,
+//! several times the duration of an answer from memory, and a program often sends its next request
+//! as soon as it has the answer. So a thread that answered quickly polls for it briefly: one thread
+//! of a mount at a time, only if polling paid off recently, and not while the mount has other work
+//! that needs the processor. `KVM` polls before it halts a guest for the same reason
 //! (`halt_poll_ns`), and Go's scheduler before it parks a thread.
 //!
-//! Where program and thread share a processor that never sleeps, the next request comes at once when the thread gives way, and
-//! cannot come while it looks. How long requests take to come behind an answer after which nobody looked tells the two apart.
+//! If program and thread share a processor that never sleeps, the next request comes at once when
+//! the thread yields, and cannot come while it polls. The delay of requests after an answer without
+//! polling distinguishes the two cases.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,30 +18,33 @@ use millpond_env::{RealClock, cpu_count};
 use millpond_fuse_wire::Device;
 use millpond_types::Tick;
 
-/// How long a thread looks, and how quick an answer is: behind one that took longer there is little to gain.
+/// How long a thread polls, and the longest duration of an answer before it: after a slower one
+/// there is little to gain.
 const TIME: Duration = Duration::from_micros(50);
-/// Who comes back within this was not woken from sleep, and neither was the thread that hears of it: twice of that takes 50 us and
-/// more where processors sleep, and under 10 us where they do not.
+/// A next request within this time needed no wake-up from sleep, neither of the program nor of the
+/// thread: two wake-ups take 50 us and more where processors sleep, and under 10 us where they do
+/// not.
 const PROMPT: Duration = Duration::from_micros(20);
-/// After so many times in vain a row, only every so many-th answer is followed by a look.
+/// After this many polls in a row without success, only every `SELDOM`-th answer is followed by
+/// one.
 const VAIN_MAX: u32 = 8;
 const SELDOM: u32 = 32;
 
-/// What the threads of a mount know of it.
+/// The polling state of a mount's threads.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// A thread looks; or none may.
+    /// A thread polls, or polling is disabled.
     taken: AtomicBool,
-    /// Answers since a look was worth it.
+    /// Answers since the last successful poll.
     vain: AtomicU32,
-    /// When a thread gave a quick answer and did not look; 0 once the next request is there.
+    /// When a thread gave a quick answer and did not poll; 0 once the next request has arrived.
     answered: AtomicU64,
-    /// The last request behind such an answer came at once.
+    /// Whether the last request after such an answer came at once.
     is_prompt: AtomicBool,
 }
 
 impl Look {
-    /// With one processor there is nobody to wait for.
+    /// Disables polling with a single processor, where no other thread could send a request.
     pub(super) fn new() -> Self {
         Self {
             taken: AtomicBool::new(cpu_count() < 2),
@@ -49,9 +54,9 @@ impl Look {
         }
     }
 
-    /// A request came now.
+    /// Notes the arrival of a request.
     pub(super) fn came(&self, now: Tick) {
-        // Most often there is nothing to learn, and nothing for the threads to write to.
+        // Most often there is nothing to learn, and no shared memory to write to.
         if self.answered.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -61,7 +66,7 @@ impl Look {
         }
     }
 
-    /// Looks for a request behind the answer to one that came `begun`, if it is worth it.
+    /// Polls for a request after the answer to one that arrived at `begun`, if it is worth it.
     pub(super) fn look(&self, device: &Device, begun: Tick) {
         let begun = match RealClock::tick() {
             now if now.since(begun) < TIME => now,
@@ -89,7 +94,7 @@ impl Look {
         }
     }
 
-    /// Whether a look is due after this answer.
+    /// Whether to poll after this answer.
     fn is_due(&self) -> bool {
         if self.is_prompt.load(Ordering::Relaxed) {
             return false;

@@ -1,4 +1,4 @@
-//! The same threads over `io_uring`: each has a ring of its own.
+//! The threads of a mount over `io_uring`: each has a ring of its own.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,8 +14,8 @@ use super::{Shared, Terms, Workers, request_in, serve_bytes};
 use crate::fs::Fs;
 
 impl Workers {
-    /// Starts so many threads, some for each queue of the kernel, and one for what it sends through
-    /// `device` all the same. Returns when requests are served.
+    /// Starts `threads` threads, some for each queue of the kernel, and one for requests that still
+    /// come through `device`. Returns when requests are served.
     ///
     /// # Errors
     /// When the system has no thread or memory left, or forbids `io_uring`.
@@ -25,7 +25,7 @@ impl Workers {
         (terms, threads, target): (Terms, usize, &Path),
     ) -> io::Result<Self> {
         let queues = usize::from(uring_queues()?);
-        // Each thread has room for a request, for an answer, and for one that is made.
+        // Each thread has room for a request, for an answer, and for one being made.
         fs.ahead.memory().take(3 * threads as u64 * u64::from(terms.max_write));
         let mut this = Self::start(fs, vec![device], terms)?;
         let (sender, opened) = sync_channel(threads);
@@ -46,8 +46,8 @@ impl Workers {
     }
 }
 
-/// Serves requests of one queue. The ring belongs to this thread: the kernel gives up what a thread that
-/// ends has registered.
+/// Serves requests of one queue. The ring belongs to this thread: when a thread ends, the kernel
+/// drops its registrations.
 fn serve(
     shared: &Shared,
     (device, queue): (&Arc<Device>, u16),
@@ -74,7 +74,7 @@ fn serve(
     }
 }
 
-/// Has the kernel look at queues again whose requests were all put aside.
+/// Makes the kernel check queues again after all their requests were put aside.
 fn prod(target: &Path, queues: &Receiver<u16>) {
     for queue in queues {
         if let Err(error) = prod_queue(target, queue) {
