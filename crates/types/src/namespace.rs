@@ -10,19 +10,19 @@ use crate::wire::codec::{Reader, WireError, Writer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ack {
-    /// From the buffer pool; written behind in large batches. A crash may lose it.
+    /// When the value is in the buffer pool; the disk is written later, in large batches. A crash
+    /// may lose the value.
     #[default]
     Memory = 0,
-    /// After the log flush: survives power loss.
+    /// After the log flush: the value survives power loss.
     Disk = 1,
 }
 
-/// When the value is in the buffer pool; the disk is written later, in large batches. A crash may
-/// lose the value.
+/// Eviction class: low is evicted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Priority {
-    /// After the log flush: the value survives power loss.
+    /// Evicted before the others.
     Low = 0,
     /// The default.
     #[default]

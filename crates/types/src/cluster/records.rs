@@ -217,7 +217,7 @@ pub struct ChainRecord {
 pub struct SlotPage {
     /// Number of the page; its first slot is `page * SLOT_PAGE`.
     pub page: u8,
-    /// The values that were set; absent names have their defaults.
+    /// The places of its slots.
     pub places: Vec<SlotPlace>,
 }
 
@@ -227,30 +227,30 @@ pub const SLOT_PAGES: usize = SLOTS / SLOT_PAGE;
 /// The cluster's configuration: names and values as the operator set them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigRecord {
-    /// An event for operators.
+    /// Version of the configuration: grows with every change.
     pub version: ConfigVersion,
-    /// Its number; the log keeps the newest events.
+    /// The values that were set; absent names have their defaults.
     pub values: BTreeMap<String, String>,
 }
 
-/// Its time, by the primary's wall clock.
+/// An event for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventRecord {
-    /// The chain concerned, if any.
+    /// Its number; the log keeps the newest events.
     pub number: u64,
-    /// The event as text.
+    /// Its time, by the primary's wall clock.
     pub at: UnixSeconds,
-    /// Keys of the records. Numbers in keys are big endian, so that ranges sort by number.
+    /// The chain concerned, if any.
     pub chain: Option<ChainId>,
-    /// Prefix of all keys of the manager.
+    /// The event as text.
     pub text: String,
 }
 
-/// Keys of the records. Numbers in them are big endian, so that ranges come in order.
+/// Keys of the records. Numbers in them are big endian, so that ranges sort by number.
 pub mod keys {
     use crate::cluster::{ChainId, DiskId, NodeId};
 
-    /// Everything of the manager's lies under this prefix.
+    /// Prefix of all keys of the manager.
     pub const PREFIX: &[u8] = b"m/";
     /// [`super::TermRecord`].
     pub const TERM: &[u8] = b"m/term";
@@ -262,15 +262,15 @@ pub mod keys {
     pub const CLUSTER: &[u8] = b"m/cluster";
     /// [`super::ConfigRecord`].
     pub const CONFIG: &[u8] = b"m/config";
-    /// Before a node's identity.
+    /// Prefix of a node's identity.
     pub const NODE: &[u8] = b"m/node/";
-    /// Before a disk's identity.
+    /// Prefix of a disk's identity.
     pub const DISK: &[u8] = b"m/disk/";
-    /// Before a chain's number.
+    /// Prefix of a chain's number.
     pub const CHAIN: &[u8] = b"m/chain/";
-    /// Before a page's number.
+    /// Prefix of a page's number.
     pub const SLOTS: &[u8] = b"m/slots/";
-    /// Before an event's place in the ring.
+    /// Prefix of an event's position in the ring.
     pub const EVENT: &[u8] = b"m/event/";
 
     fn join(prefix: &[u8], rest: &[u8]) -> Vec<u8> {
@@ -301,7 +301,7 @@ pub mod keys {
         join(SLOTS, &[page])
     }
 
-    /// Key of [`super::EventRecord`]: its place in a ring of `EVENTS_MAX`.
+    /// Key of [`super::EventRecord`]: its position in a ring of `EVENTS_MAX`.
     #[must_use]
     pub fn event(number: u64) -> Vec<u8> {
         let place = number % crate::limits::EVENTS_MAX as u64;

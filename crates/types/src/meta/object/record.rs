@@ -23,12 +23,12 @@ pub struct AttachmentRecord {
     pub bytes: Vec<u8>,
 }
 
-/// An upload in parts.
+/// A multipart upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadRecord {
     /// Key of the object to make.
     pub key: Vec<u8>,
-    /// A multipart upload.
+    /// Time when it began.
     pub started: Timestamp,
     /// Bytes that the gateway keeps; metas do not read them.
     pub attachment: Vec<u8>,
