@@ -11,19 +11,19 @@ use crate::call::{Job, Reads};
 use crate::connection::Deadline;
 use crate::error::{ClientError, ErrorKind};
 
-/// Lists of keys under way at the same time; the one begun first must start again.
+/// Most lists of keys in progress at the same time; beyond that the oldest must start again.
 const CURSORS_MAX: usize = 64;
-/// Numbers that are the same on every node, so that adding them makes no sense.
+/// Numbers that are the same on every node, so that their sum has no meaning.
 const NOT_ADDED: [&str; 3] = ["namespaces", "quota_bytes", "unix_ms"];
 
-/// Where lists of keys go on: a node's cursor is for that node only.
+/// Positions of lists of keys: a node's cursor is valid for that node only.
 #[derive(Debug, Default)]
 pub(super) struct Cursors {
     last: u64,
     places: BTreeMap<u64, Place>,
 }
 
-/// Nodes to ask, the next one last, and its own cursor.
+/// Nodes still to ask, the next one last, and the cursor on it.
 #[derive(Clone, Debug)]
 struct Place {
     nodes: Vec<NodeId>,
@@ -41,7 +41,7 @@ impl Cursors {
     }
 }
 
-/// Whether another node may do better, or this one later.
+/// Whether another node, or this one later, may succeed.
 pub(super) fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Closed => false,
@@ -51,7 +51,7 @@ pub(super) fn is_passing(error: &ClientError) -> bool {
 }
 
 impl Cluster {
-    /// Asks any node; another one when that fails, until the deadline.
+    /// Asks any node, and another one if it fails, until the deadline.
     ///
     /// # Errors
     /// As for every call.
@@ -70,7 +70,7 @@ impl Cluster {
             nodes.sort_unstable();
             let mut last = None;
             for (_, id) in nodes {
-                // Half of what is left, so that a silent node leaves time for another one.
+                // Half of the remaining time, so that a silent node leaves time for another one.
                 let left = deadline.at.since(RealClock::tick());
                 match self.one(id, (verb, meta), deadline.within(left / 2)) {
                     Err(error) if is_passing(&error) => {
@@ -123,12 +123,12 @@ impl Cluster {
         done
     }
 
-    /// Asks all nodes and adds up their numbers. What nodes hold is counted by replica: `replicas`, in
-    /// front, says how many a chain has at most. A node that is away and serves nothing is counted as
-    /// such and left out.
+    /// Asks all nodes and adds up their numbers. Stored bytes are counted by replica; the first
+    /// value, `replicas`, is the greatest replica count of a chain. A node that is away and serves
+    /// nothing is counted as such and left out.
     ///
     /// # Errors
-    /// As for every call, when a node that serves does not answer.
+    /// As for every call, when a serving node does not answer.
     pub(crate) fn stats(
         &self,
         meta: &[u8],
@@ -162,7 +162,7 @@ impl Cluster {
         Ok(own.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(sums).collect())
     }
 
-    /// Asks one node until it answers; `None` once it does not and has no part in any chain.
+    /// Asks one node until it answers; `None` once it does not answer and has no part in any chain.
     fn while_serving(
         &self,
         id: NodeId,
@@ -170,7 +170,7 @@ impl Cluster {
         deadline: Deadline,
     ) -> Result<Option<Vec<u8>>, ClientError> {
         self.until(deadline, || {
-            // Half of what is left, so that a silent node leaves time for the others.
+            // Half of the remaining time, so that a silent node leaves time for the others.
             let left = deadline.at.since(RealClock::tick());
             match self.one(id, (verb, meta), deadline.within(left / 2)) {
                 Err(error) if is_passing(&error) && !self.serves(id) => Ok(None),
@@ -179,13 +179,13 @@ impl Cluster {
         })
     }
 
-    /// Whether a node has a part in any chain.
+    /// Whether a node serves in any chain.
     fn serves(&self, id: NodeId) -> bool {
         let routing = self.table.get();
         routing.chains.values().any(|chain| chain.serving().any(|member| member.node == id))
     }
 
-    /// One page of keys, head after head; each lists the keys of its chains.
+    /// One page of keys, head by head; each head lists the keys of its chains.
     ///
     /// # Errors
     /// `InvalidArgument` for a cursor that is too old, and as for every call.
@@ -222,7 +222,7 @@ impl Cluster {
         Ok(ListReply { cursor, ..page })
     }
 
-    /// Makes sure that the routing is known.
+    /// Waits until the routing is known.
     pub(super) fn known(&self, deadline: Deadline) -> Result<(), ClientError> {
         self.until(deadline, || {
             let known = !self.table.get().nodes.is_empty();
@@ -234,7 +234,7 @@ impl Cluster {
         })
     }
 
-    /// Tries until it works or cannot any more.
+    /// Retries until success, a permanent error or the deadline.
     pub(super) fn until<T>(
         &self,
         deadline: Deadline,

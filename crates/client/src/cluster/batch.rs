@@ -1,5 +1,5 @@
-//! Which node is asked for which keys, or chunks of files, and what the answers mean. Pure: routing
-//! goes in, questions come out, answers go in, until every item has one.
+//! Which node to ask for which keys, or chunks of files, and the meaning of the answers. Pure: it
+//! takes routing and answers and returns questions, until every item has its answer.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,28 +9,29 @@ use millpond_types::{FileChunk, SlotId};
 
 use super::tags::Tagger;
 
-/// Which replicas of a chain are asked.
+/// The replicas of a chain to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     /// The head, which decides.
     Head,
-    /// Any that serves.
+    /// Any serving replica.
     Any,
-    /// All that serve; the head's answer counts.
+    /// All serving replicas; the head's answer counts.
     Every,
 }
 
-/// Which chains are asked while a slot moves from one to another (docs/placement.md).
+/// The chains to ask while a slot moves from one to another (docs/placement.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// The new one; its head does what is to be done at the old one.
+    /// The new one; its head does the necessary work at the old one.
     New,
-    /// New, old, new, until one has it: what was copied between two questions is found by the third.
+    /// New, old, new, until one has the key: the third question finds a copy made between the other
+    /// two.
     Look,
-    /// As `Look`, and the new one again after the old one had it: the copy takes a pin, or a lease,
-    /// along only if it was there before.
+    /// As `Look`, and the new one again after the old one had the key: the copy takes a pin or a
+    /// lease along only if it existed before the copy.
     Keep,
-    /// Old, then new, both: the copy is there once the old one let go.
+    /// Old, then new, both: the copy exists once the old one has released it.
     Free,
 }
 
@@ -50,8 +51,8 @@ const fn updates(verb: Verb) -> bool {
     matches!(verb, Verb::Put | Verb::Delete | Verb::ChunkWrite | Verb::ChunkUpdate)
 }
 
-/// Whether a verb is about files, of which all parts are done or the call fails: what a cache shrugs
-/// off is tried again.
+/// Whether a verb is for files: all parts must be done or the call fails, so failures that a cache
+/// ignores are retried.
 pub(crate) const fn must_be_done(verb: Verb) -> bool {
     matches!(verb, Verb::ChunkRead | Verb::ChunkStat | Verb::ChunkWrite | Verb::ChunkUpdate)
 }
@@ -65,12 +66,12 @@ const fn is_passing(verb: Verb, status: ItemStatus) -> bool {
     }
 }
 
-/// Where an item belongs.
+/// Location of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// A key: its slot, which may move from chain to chain.
+    /// A key, by its slot, which may move from chain to chain.
     Slot(SlotId),
-    /// A chunk of a file: its chain, for good.
+    /// A chunk of a file, by its fixed chain.
     Chunk(PlacedChunk),
 }
 
@@ -101,7 +102,7 @@ fn chain_at(way: Way, place: SlotPlace, step: usize) -> Option<ChainId> {
     chains.get(step).copied()
 }
 
-/// Whether any replica may answer, so that another one can be asked at no risk.
+/// Whether any replica may answer, so that asking another one is safe.
 pub(crate) const fn reads(verb: Verb) -> bool {
     matches!(manner(verb).0, Reach::Any)
 }
@@ -109,41 +110,41 @@ pub(crate) const fn reads(verb: Verb) -> bool {
 #[derive(Clone, Debug)]
 struct Item {
     home: Home,
-    /// It is asked for only when all items of its chunk before it have an answer.
+    /// It is sent only when all earlier items of its chunk have an answer.
     in_turn: bool,
-    /// Which of the chains of its way is asked, and the place that the way is for.
+    /// Index of the chain to ask in its way, and the place for which the way was chosen.
     step: (usize, Option<SlotPlace>),
-    /// What an earlier step said, once a later one is taken.
+    /// Answer of an earlier step, once a later one begins.
     earlier: Option<ItemStatus>,
     tag: Option<(ChainId, ItemTag)>,
-    /// The tag's chain may have done the update: no other one may be asked before it answers.
+    /// The tag's chain may have done the update: no other chain may be asked before it answers.
     unsure: bool,
-    /// Nodes that cannot read it though they should.
+    /// Nodes that should be able to read it but failed.
     refused_by: Vec<NodeId>,
-    /// The node whose answer counts, and how many of those asked have not answered.
+    /// The node with the deciding answer, and the number of outstanding answers.
     asked: (Option<NodeId>, usize),
     heard: Option<ItemStatus>,
     answer: Option<ItemStatus>,
 }
 
-/// Whom to ask for what, in one round.
+/// The requests of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Every node once, with its keys.
     pub(crate) asks: BTreeMap<NodeId, Vec<usize>>,
-    /// Keys that nobody serves now.
+    /// Keys that no node serves now.
     pub(crate) homeless: usize,
-    /// Updates that wait until others of their chain are answered.
+    /// Updates that wait for answers to others of their chain.
     pub(crate) held: usize,
 }
 
-/// The keys of one call on their way to an answer each.
+/// The keys of one call, until each has an answer.
 #[derive(Debug)]
 pub(crate) struct Batch {
     verb: Verb,
     items: Vec<Item>,
     open: usize,
-    /// Tags whose updates were answered or given up.
+    /// Tags of updates that were answered or given up.
     released: Vec<(ChainId, ItemTag)>,
 }
 
@@ -166,7 +167,7 @@ impl Batch {
         Self { verb, items, open, released: Vec::new() }
     }
 
-    /// Keys without an answer.
+    /// Number of keys without an answer.
     pub(crate) const fn open(&self) -> usize {
         self.open
     }
@@ -179,7 +180,7 @@ impl Batch {
         self.items.len()
     }
 
-    /// Lets an item wait until all items of its chunk before it have an answer.
+    /// Makes an item wait until all earlier items of its chunk have an answer.
     pub(crate) fn keep_turn(&mut self, item: usize) {
         self.items[item].in_turn = true;
     }
@@ -192,30 +193,31 @@ impl Batch {
         }
     }
 
-    /// The node whose answer counts for an item.
+    /// The node with the deciding answer for an item.
     pub(crate) fn asked(&self, item: usize) -> Option<NodeId> {
         self.items[item].asked.0
     }
 
-    /// The tag under which an update goes out.
+    /// The tag of an update.
     #[cfg(test)]
     fn tag(&self, item: usize) -> Option<ItemTag> {
         self.items[item].tag.map(|(_, tag)| tag)
     }
 
-    /// The tags under which updates go out in one request; none of items that are no updates.
+    /// The tags of the updates in one request; none if the items are no updates.
     pub(crate) fn tags(&self, part: &[usize], client: u128) -> Option<Tags> {
         let tag = |item: &usize| self.items[*item].tag.map(|(_, tag)| tag);
         let items = part.iter().map(tag).collect::<Option<Vec<ItemTag>>>()?;
         Some(Tags { client, items })
     }
 
-    /// The answers; keys without one are `otherwise`.
+    /// The answers, with `otherwise` for keys without one.
     pub(crate) fn answers(&self, otherwise: ItemStatus) -> Vec<ItemStatus> {
         self.items.iter().map(|item| item.answer.unwrap_or(otherwise)).collect()
     }
 
-    /// Whether items without an answer are left without one: some have one, and these can be told from those.
+    /// Whether the call may end with unanswered items: some are answered, and the verb can express
+    /// missing answers.
     pub(crate) fn may_end(&self) -> bool {
         self.open() < self.len() && matches!(self.verb(), Verb::Get | Verb::Put)
     }
@@ -225,7 +227,7 @@ impl Batch {
         (0..self.items.len()).filter(|item| self.items[*item].answer.is_none())
     }
 
-    /// Tags that are free again. What is still under way when the call ends is given up.
+    /// Tags that are free again. When the call ends, the updates still in progress are given up.
     pub(crate) fn take_released(&mut self, ended: bool) -> Vec<(ChainId, ItemTag)> {
         if ended {
             self.released.extend(self.items.iter_mut().filter_map(|item| item.tag.take()));
@@ -233,7 +235,8 @@ impl Batch {
         std::mem::take(&mut self.released)
     }
 
-    /// Says whom to ask for the keys without an answer. `rank` orders replicas that could all answer.
+    /// Decides which nodes to ask for the keys without an answer. `rank` orders replicas that can
+    /// all answer.
     pub(crate) fn plan(
         &mut self,
         routing: &Routing,
@@ -241,7 +244,7 @@ impl Batch {
         mut rank: impl FnMut(NodeId) -> u64,
     ) -> Plan {
         let mut plan = Plan::default();
-        // The keys of one chain go to one of its replicas.
+        // All keys of one chain go to the same replica.
         let mut chosen: BTreeMap<ChainId, Option<NodeId>> = BTreeMap::new();
         let any_in_turn = self.items.iter().any(|item| item.in_turn);
         let mut open_chunks: HashSet<FileChunk> = HashSet::new();
@@ -287,7 +290,7 @@ impl Batch {
         let item = &mut self.items[index];
         item.unsure = updates(self.verb);
         item.heard = None;
-        // A node may have two targets of a chain for a moment: it is still asked once.
+        // A node may briefly have two targets of a chain: it is still asked once.
         let mut asked = 0;
         for node in nodes {
             let items = plan.asks.entry(*node).or_default();
@@ -299,8 +302,8 @@ impl Batch {
         item.asked = (nodes.first().copied(), asked);
     }
 
-    /// Begins a key's way anew when its slot has changed place: what was heard of one move says
-    /// nothing of the next.
+    /// Restarts a key's way when its slot has changed place: answers from one move mean nothing for
+    /// the next.
     fn turn(&mut self, index: usize, routing: &Routing) {
         let item = &mut self.items[index];
         let place = item.home.place(routing);
@@ -309,7 +312,7 @@ impl Batch {
         }
     }
 
-    /// The chain that a key is asked at now.
+    /// The chain to ask for a key now.
     fn chain_of<'r>(&self, index: usize, routing: &'r Routing) -> Option<&'r Chain> {
         let way = manner(self.verb).1;
         let item = &self.items[index];
@@ -323,7 +326,7 @@ impl Batch {
         routing.chains.get(&chain_at(way, place, step)?)
     }
 
-    /// Makes sure that an update has a tag for this chain; false when it has to wait for one.
+    /// Makes sure that an update has a tag for this chain; false when it must wait for one.
     fn tag_for(&mut self, index: usize, chain: &Chain, tagger: &mut Tagger) -> bool {
         if !updates(self.verb) {
             return true;
@@ -331,7 +334,7 @@ impl Batch {
         let item = &mut self.items[index];
         match item.tag {
             Some((of, _)) if of == chain.id => true,
-            // Another chain than at the first attempt: to that one the update is new.
+            // Another chain than at the first attempt, which does not know the update yet.
             other => {
                 self.released.extend(other);
                 item.tag = tagger.take(chain.id, chain.version).map(|tag| (chain.id, tag));
@@ -340,7 +343,7 @@ impl Batch {
         }
     }
 
-    /// Takes a node's answer for one key. True when it asks for newer routing.
+    /// Records a node's answer for one key. Returns true when the answer requires newer routing.
     pub(crate) fn answered(
         &mut self,
         (node, index): (NodeId, usize),
@@ -393,15 +396,15 @@ impl Batch {
         self.open -= 1;
     }
 
-    /// A node refused to read a key. True when another replica can be asked.
+    /// Records that a node refused to read a key. Returns true when another replica can be asked.
     pub(crate) fn refused(&mut self, (node, index): (NodeId, usize), routing: &Routing) -> bool {
         self.items[index].refused_by.push(node);
         let Some(chain) = self.chain_of(index, routing) else { return true };
         others(chain, &self.items[index].refused_by).next().is_some()
     }
 
-    /// Other replicas that can read the keys that `node` was asked for; none unless there is one for
-    /// every key.
+    /// Other replicas that can read the keys sent to `node`; none unless there is one for every
+    /// key.
     pub(crate) fn instead_of(
         &mut self,
         node: NodeId,

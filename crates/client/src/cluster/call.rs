@@ -1,5 +1,5 @@
-//! Calls with keys, or with chunks of files: rounds until every item has its answer, or the deadline
-//! has passed.
+//! Calls with keys, or with chunks of files: rounds until every item has its answer, or the
+//! deadline has passed.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::connection::Deadline;
 use crate::error::ClientError;
 use crate::verbs::{Keys, split, wire_len};
 
-/// Pause when all of a chain's updates of this client are under way.
+/// Pause when all tags of a chain are in use.
 const HELD_PAUSE: Duration = Duration::from_millis(1);
 
-/// What goes with the keys.
+/// Data that accompanies the keys.
 pub(crate) enum Cargo<'w, 'a> {
-    /// Nothing.
+    /// No data.
     None,
     /// A lease in ms (`MatchPrefix`).
     Lease(u32),
@@ -36,9 +36,9 @@ pub(crate) enum Cargo<'w, 'a> {
     Values(&'w [Value<'a>]),
 }
 
-/// What a call is about: its items.
+/// The items of a call.
 pub(crate) enum Asked<'w, 'a> {
-    /// Keys, and what goes with them.
+    /// Keys and their data.
     Keys(Keys<'w>, Cargo<'w, 'a>),
     /// Chunks of files.
     Files(Files<'w, 'a>),
@@ -51,7 +51,7 @@ pub(crate) struct Work<'w, 'a> {
 }
 
 impl<'a> Work<'_, 'a> {
-    /// Its items, each with its place in the cluster.
+    /// Its items, each with its location in the cluster.
     fn batch(&self) -> Batch {
         match &self.asked {
             Asked::Keys(keys, _) => {
@@ -62,7 +62,7 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
-    /// Bytes that travel for an item.
+    /// Payload bytes of an item.
     pub(super) fn len_of(&self, item: usize) -> u64 {
         match &self.asked {
             Asked::Keys(_, Cargo::None | Cargo::Lease(_)) => 0,
@@ -72,7 +72,7 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
-    /// Memory that is written from, for the choice of a connection; of the first item.
+    /// The memory written from, for the choice of a connection; that of the first item.
     pub(super) fn memory_of(&self, items: &[usize]) -> Option<&'a [u8]> {
         match &self.asked {
             Asked::Files(Files::Write(_, values)) => {
@@ -82,7 +82,7 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
-    /// Whether requests are bounded by the bytes that travel, not by their number of items.
+    /// Whether the size of requests is limited by payload bytes, not by the number of items.
     const fn has_payload(&self) -> bool {
         match &self.asked {
             Asked::Keys(_, cargo) => matches!(cargo, Cargo::Rooms(_) | Cargo::Values(_)),
@@ -90,7 +90,7 @@ impl<'a> Work<'_, 'a> {
         }
     }
 
-    /// The requests of one node, and the keys of each: one, unless it would break a limit.
+    /// The requests to one node, and the keys of each: one request, unless it would exceed a limit.
     pub(super) fn jobs(
         &self,
         items: &[usize],
@@ -158,7 +158,7 @@ impl<'a> Work<'_, 'a> {
     }
 }
 
-/// What a call met on its way, for the message when it fails.
+/// Events of a call, for the message when it fails.
 #[derive(Debug, Default)]
 struct Trail {
     rounds: u32,
@@ -167,11 +167,11 @@ struct Trail {
 }
 
 impl Cluster {
-    /// Runs a call. Keys that have no answer at the deadline are left without one, unless that is
-    /// all of them.
+    /// Runs a call. Keys without an answer at the deadline stay unanswered, unless no key has an
+    /// answer.
     ///
     /// # Errors
-    /// What no node can answer otherwise; `Unanswered` at the deadline.
+    /// Permanent errors that no other node can answer differently; `Unanswered` at the deadline.
     pub(crate) fn run(
         &self,
         work: &Work<'_, '_>,
@@ -182,7 +182,7 @@ impl Cluster {
             return Err(ClientError::OtherServer { address: self.seeds.name() });
         }
         let mut batch = work.batch();
-        // Later copies of an update would be taken for new ones.
+        // Replicas would take later copies of an update for new ones.
         let horizon = Duration::from_millis(RETRY_HORIZON_MS);
         let done = self.rounds(work, (&mut batch, reads), deadline.within(horizon));
         self.release(&mut batch, true);
@@ -237,7 +237,7 @@ impl Cluster {
                 return self.unanswered(work, batch, (&trail, deadline));
             }
             if batch.open() > 0 && (news || plan.homeless > 0) {
-                // A copy that became newer during the round is tried at once.
+                // If the routing became newer during the round, the next round starts at once.
                 if self.table.version() == routing.version {
                     self.learn(routing.version, &bad, self.jittered(pause).min(left));
                     pause = (pause * 2).min(PAUSE_MAX);
@@ -249,8 +249,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Why nobody will answer soon: the only node of a cluster is down, and no other one can take its place. Bytes of
-    /// files wait for it all the same.
+    /// Why no node will answer soon: the only node of a cluster is down, and no other one can take
+    /// its place. Calls for file bytes wait for it all the same.
     pub(super) fn gone(&self, routing: &Routing, verb: Verb) -> Option<ClientError> {
         let only = routing.nodes.keys().next().filter(|_| routing.nodes.len() == 1)?;
         if must_be_done(verb) {
@@ -259,7 +259,7 @@ impl Cluster {
         self.node(*only, routing)?.pool.down()
     }
 
-    /// The deadline passed: an error if nothing was answered, or if a key without an answer cannot
+    /// The result at the deadline: an error if nothing was answered, or if unanswered keys cannot
     /// be told from others.
     fn unanswered(
         &self,

@@ -1,4 +1,4 @@
-//! What calls about chunks of files carry, and the calls that are about nodes and chains.
+//! Contents of calls about chunks of files, and calls about nodes and chains.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,15 +17,15 @@ use crate::connection::Deadline;
 use crate::error::ClientError;
 use crate::verbs::wire_len;
 
-/// Chunks of files, and what is wanted of them.
+/// Chunks of files, and the operation on them.
 pub(crate) enum Files<'w, 'a> {
-    /// Parts to read, bytes of room for each, and whether they may stay where they lie.
+    /// Parts to read, bytes of room for each, and whether they may be lent in place.
     Read(&'w [ChunkAt], Vec<u32>, bool),
     /// Parts to write, and the bytes of each.
     Write(&'w [ChunkAt], &'w [Value<'a>]),
-    /// New lengths.
+    /// Changes of whole chunks.
     Cut(&'w [ChunkCut]),
-    /// What they are.
+    /// Chunks to describe.
     Stat(&'w [PlacedChunk]),
 }
 
@@ -47,7 +47,7 @@ impl<'a> Files<'_, 'a> {
         }
     }
 
-    /// Bytes that travel for an item.
+    /// Payload bytes of an item.
     pub(super) fn len_of(&self, item: usize) -> u64 {
         match self {
             Self::Read(_, rooms, _) => u64::from(rooms[item]),
@@ -60,7 +60,7 @@ impl<'a> Files<'_, 'a> {
         matches!(self, Self::Read(..) | Self::Write(..))
     }
 
-    /// The items; those that must not overtake another one of their chunk keep their turn.
+    /// The items; those that must not overtake another one of their chunk wait for it.
     pub(super) fn batch(&self, verb: Verb) -> Batch {
         let mut batch = Batch::new(verb, (0..self.len()).map(|item| Home::Chunk(self.at(item))));
         if !matches!(self, Self::Write(..) | Self::Cut(_)) {
@@ -127,14 +127,14 @@ impl<'a> Files<'_, 'a> {
     }
 }
 
-/// A chain, and where it is.
+/// A chain and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainPlace {
     /// The chain.
     pub id: ChainId,
-    /// Grows with every change of its members.
+    /// Version of the chain: grows with every change of its members.
     pub version: ChainVersion,
-    /// The nodes that serve it, head first; none while nobody does.
+    /// The serving nodes, head first; empty while no node serves.
     pub nodes: Vec<NodeId>,
     /// Whether every member serves.
     pub whole: bool,
@@ -143,11 +143,11 @@ pub struct ChainPlace {
 /// The chains of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
-    /// Replicas of the chains that everything is on which asks for no others; 0 without chains.
+    /// Replica count of the default chain table; 0 without chains.
     pub replicas: u8,
-    /// Other numbers of replicas that there are chains of.
+    /// Replica counts of the other chain tables.
     pub tables: Vec<u8>,
-    /// The version of the routing that says so.
+    /// Version of the routing with this data.
     pub routing: RoutingVersion,
     /// All chains, by id.
     pub chains: Vec<ChainPlace>,
@@ -162,7 +162,7 @@ impl Chains {
             let whole = !nodes.is_empty() && nodes.len() == chain.targets.len();
             ChainPlace { id: *id, version: chain.version, nodes, whole }
         };
-        // Members come and go: what most chains have is what is wanted.
+        // Members come and go, so the most frequent count is the intended one.
         let mut counts = BTreeMap::<usize, usize>::new();
         for (_, chain) in routing.chains.range(ChainId::all_of(0)) {
             *counts.entry(chain.targets.len()).or_default() += 1;
@@ -181,7 +181,7 @@ impl Chains {
 }
 
 impl Cluster {
-    /// The chains, as the newest routing that is known here has them.
+    /// The chains of the newest routing known here.
     pub(crate) fn chains(&self, deadline: Deadline) -> Result<Chains, ClientError> {
         self.known(deadline)?;
         Ok(Chains::of(&self.table.get()))
@@ -232,7 +232,7 @@ mod tests {
         ChunkAt { chain: ChainId(1 + index % 2), chunk, offset, bases: ChunkBases::NONE, solid: 0 }
     }
 
-    /// What is asked for, round after round, when every question is answered `status` once.
+    /// The items sent in each round when every question is answered `status` once.
     fn rounds(files: &Files<'_, '_>, verb: Verb) -> Vec<Vec<usize>> {
         let (routing, mut tagger) = (routing(), Tagger::default());
         let (mut batch, mut rounds) = (files.batch(verb), Vec::new());
@@ -253,7 +253,7 @@ mod tests {
         let parts = [at(0, 0), at(0, 10), at(1, 0), at(0, 5), at(0, 20), at(0, 9)];
         let values: Vec<Value<'_>> = parts.iter().map(|_| Value::One(&bytes)).collect();
         let write = Files::Write(&parts, &values);
-        // The fourth covers the ends of the first two, the last one meets all but the fifth.
+        // The fourth covers the ends of the first two; the last one overlaps all except the fifth.
         assert_eq!(rounds(&write, Verb::ChunkWrite), [vec![0, 1, 2, 4], vec![3], vec![5]]);
         let read = Files::Read(&parts, vec![10; 6], false);
         assert_eq!(rounds(&read, Verb::ChunkRead), [vec![0, 1, 2, 3, 4, 5]]);

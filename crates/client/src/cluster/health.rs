@@ -1,33 +1,33 @@
-//! How a node does, as this client sees it: how fast it answers reads, and when it is better left alone.
+//! Health of a node as this client sees it: how fast it answers reads, and whether to avoid it.
 
 use std::time::Duration;
 
 use millpond_types::Tick;
 
-/// A read is never taken to be slow before this.
+/// A read never counts as slow before this time.
 const SLOW_MIN: Duration = Duration::from_millis(5);
-/// A read is slow when it takes this many times as long as 19 of 20 do.
+/// A read is slow when it takes this many times as long as 19 of 20 reads.
 const SLOW_FACTOR: u32 = 3;
-/// What 19 of 20 reads are taken to need before anything is known.
+/// Initial estimate of the time of 19 of 20 reads.
 const P95_FIRST: Duration = Duration::from_millis(20);
 /// First and longest time for which reads avoid a node that failed.
 const AVOID_MIN: Duration = Duration::from_millis(200);
 const AVOID_MAX: Duration = Duration::from_secs(2);
-/// How often one node is reported at most.
+/// Shortest pause between two reports of one node.
 const SUSPECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Bytes at which reads begin to take longer: each class has its own estimate.
+/// Sizes in bytes at which reads take longer: each class has its own estimate.
 const CLASS_BYTES: [u64; 3] = [64 << 10, 1 << 20, 8 << 20];
 /// Classes of reads by size.
 pub(crate) const CLASSES: usize = CLASS_BYTES.len() + 1;
 
-/// The class of a read of so many bytes.
+/// The class of a read of `bytes` bytes.
 pub(crate) fn class_of(bytes: u64) -> usize {
     CLASS_BYTES.iter().take_while(|limit| bytes > **limit).count()
 }
 
-/// An estimate of the time under which 19 of 20 reads stay: it goes up by 19 parts for a read above
-/// it and down by one for a read below, so that it rests where 1 in 20 is above.
+/// An estimate of the time within which 19 of 20 reads finish: it grows by 19 parts for a read
+/// above it and shrinks by one for a read below, so that it settles where 1 in 20 is above.
 #[derive(Clone, Copy, Debug)]
 struct P95(Duration);
 
@@ -41,7 +41,7 @@ impl P95 {
     }
 }
 
-/// How one node does.
+/// Health of one node.
 #[derive(Debug)]
 pub(crate) struct Health {
     p95: [P95; CLASSES],
@@ -58,18 +58,19 @@ impl Default for Health {
 }
 
 impl Health {
-    /// A read was answered after this time.
+    /// Records that a read was answered after this time.
     pub(crate) fn answered(&mut self, class: usize, took: Duration) {
         self.p95[class].note(took);
         self.avoid = Duration::ZERO;
     }
 
-    /// After how long a read is worth asking another replica for.
+    /// Time after which it is worth sending a read to another replica as well.
     pub(crate) fn slow_after(&self, class: usize) -> Duration {
         (self.p95[class].0 * SLOW_FACTOR).max(SLOW_MIN)
     }
 
-    /// A read was answered by another replica first, or the node failed: others are asked for a while.
+    /// Records that the node failed, or that another replica answered a read first: reads avoid it
+    /// for a while.
     pub(crate) fn failed(&mut self, now: Tick) {
         if now < self.avoid_until {
             return;
@@ -78,12 +79,12 @@ impl Health {
         self.avoid_until = now.plus(self.avoid);
     }
 
-    /// Whether reads go elsewhere if they can.
+    /// Whether reads avoid the node if they can.
     pub(crate) fn is_avoided(&self, now: Tick) -> bool {
         now < self.avoid_until
     }
 
-    /// Whether to report the node now; remembers that it was.
+    /// Whether to report the node now; records the report.
     pub(crate) fn suspect(&mut self, now: Tick) -> bool {
         let due = self.suspected.is_none_or(|at| now.since(at) >= SUSPECT_PAUSE);
         if due {
@@ -93,7 +94,7 @@ impl Health {
     }
 }
 
-/// How many reads may be asked for twice: 1 in 20, and a few at once.
+/// Budget of hedged reads: 1 in 20, and a few at once.
 #[derive(Debug)]
 pub(crate) struct HedgeBudget {
     twentieths: u32,
@@ -109,12 +110,12 @@ impl HedgeBudget {
     const COST: u32 = 20;
     const BURST: u32 = 10 * Self::COST;
 
-    /// A read was sent.
+    /// Records that a read was sent.
     pub(crate) fn earn(&mut self) {
         self.twentieths = (self.twentieths + 1).min(Self::BURST);
     }
 
-    /// Pays for one hedge; false when there is nothing left.
+    /// Takes one hedge from the budget; false when it is empty.
     pub(crate) fn pay(&mut self) -> bool {
         let left = self.twentieths.checked_sub(Self::COST);
         self.twentieths = left.unwrap_or(self.twentieths);

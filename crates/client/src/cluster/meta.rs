@@ -1,4 +1,4 @@
-//! Calls to a meta: the one that answered last, another one when it does not.
+//! Calls to a meta: the one that answered last, or another one if it does not answer.
 
 use millpond_env::RealClock;
 use millpond_types::cluster::{NodeId, Routing};
@@ -11,10 +11,10 @@ use crate::call::{Job, Reads};
 use crate::connection::{Connection, Deadline};
 use crate::error::ClientError;
 
-/// Whether another attempt may do better.
+/// Whether another attempt may succeed.
 fn may_pass(error: &ClientError) -> bool {
     match error {
-        // `Unsupported`: it had the role when the routing was made.
+        // `Unsupported`: the node had the role when the routing was made.
         ClientError::Refused { status, .. } => {
             matches!(status, Status::Busy | Status::Unsupported | Status::DeadlineExceeded)
                 || is_passing(error)
@@ -24,7 +24,7 @@ fn may_pass(error: &ClientError) -> bool {
 }
 
 impl Cluster {
-    /// Nodes with the meta role, the one that answered last first.
+    /// Nodes with the meta role, beginning with the one that answered last.
     fn metas(&self, routing: &Routing) -> Vec<NodeId> {
         let last = *self.meta.lock();
         let mut rank = self.rank(routing);
@@ -38,7 +38,7 @@ impl Cluster {
         metas.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    /// Asks a meta until one answers or the deadline has passed. The request must bear repetition.
+    /// Asks metas until one answers or the deadline has passed. The request must be safe to repeat.
     ///
     /// # Errors
     /// As for every call.
@@ -48,7 +48,7 @@ impl Cluster {
             let routing = self.table.get();
             let (mut bad, mut last) = (Vec::new(), None);
             for id in self.metas(&routing) {
-                // Half of what is left, so that a silent node leaves time for another one.
+                // Half of the remaining time, so that a silent node leaves time for another one.
                 let left = deadline.at.since(RealClock::tick());
                 match self.one(id, (Verb::Meta, meta), deadline.within(left / 2)) {
                     Err(error) if may_pass(&error) => {
@@ -71,11 +71,12 @@ impl Cluster {
         }
     }
 
-    /// Asks the meta that answered last for changes, over a connection of its own, since the answer may
-    /// take longer than any other; another meta next time when it does not come. One caller at a time.
+    /// Asks the meta that answered last for changes, over a separate connection, because the answer
+    /// may take longer than any other. If it does not answer, the next call asks another meta. One
+    /// caller at a time.
     ///
     /// # Errors
-    /// As for every call; nothing is repeated.
+    /// As for every call; nothing is retried.
     pub(crate) fn watch_meta(
         &self,
         watch: &[u8],

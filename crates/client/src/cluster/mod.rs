@@ -1,10 +1,10 @@
 //! A cluster as one store: routing, a node for every key, retries until the deadline.
 //!
-//! Reading order: `table` (the copy of the routing), `news` (how it stays fresh, and how silent nodes
-//! are reported), `batch` (which node is asked for which key; pure), `tags` (names of updates; pure),
-//! `health` (who is slow or silent; pure), `node` (connections to each), `race` (one round: send to
-//! all, then collect; hedges), `call` (rounds until every key has its answer), `files` (what calls
-//! about chunks of files carry), `any` (calls that any node can answer, and those that all do), `meta`
+//! Reading order: `table` (the copy of the routing), `news` (how it stays fresh, and reports of
+//! silent nodes), `batch` (which node to ask for which key; pure), `tags` (names of updates; pure),
+//! `health` (slow and silent nodes; pure), `node` (connections to each), `race` (one round: send to
+//! all, then collect; hedges), `call` (rounds until every key has its answer), `files` (contents of
+//! calls about chunks of files), `any` (calls that any node or all nodes answer), `meta`
 //! (operations on the file namespace).
 
 mod any;
@@ -47,36 +47,36 @@ pub use files::{ChainPlace, Chains};
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Nodes that are looked at to find one on this host: each may cost a connection.
+/// Most nodes to check for one on this host: each check may cost a connection.
 const NEAR_MAX: usize = 64;
 
-/// A cluster, as one client sees it.
+/// A cluster as one client sees it.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) id: Uuid128,
-    /// The addresses that the caller gave: the way back when no known node answers.
+    /// The addresses from the caller, tried again when no known node answers.
     seeds: Arc<Pool>,
     table: Table,
     nodes: Nodes,
-    /// This client in tags: random, not 0.
+    /// Id of this client in tags: random, not 0.
     client: u128,
     tagger: Mutex<Tagger>,
     hedges: Mutex<HedgeBudget>,
     rng: Mutex<Rng>,
-    /// The connection over which callers ask for routing, one at a time.
+    /// The connection on which callers ask for routing, one at a time.
     line: Mutex<Line>,
     cursors: Mutex<Cursors>,
     /// The meta that answered last.
     meta: Mutex<Option<NodeId>>,
-    /// The connection over which changes of the namespace are heard of.
+    /// The connection on which changes of the namespace arrive.
     watch: Mutex<Option<(NodeId, Connection)>>,
     closed: AtomicBool,
-    /// Something else answers at the seeds.
+    /// Another cluster or server answers at the seeds.
     gone: AtomicBool,
 }
 
 impl Cluster {
-    /// A client of the cluster `id`, with the routing that its first node tells.
+    /// A client of the cluster `id`, with the routing of the first node that answers.
     pub(crate) fn open(
         options: Arc<ClientOptions>,
         tls: Option<Arc<rustls::ClientConfig>>,
@@ -119,7 +119,7 @@ impl Cluster {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether the caller must look again at who answers.
+    /// Whether the caller must determine again which server answers.
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -128,7 +128,7 @@ impl Cluster {
         self.nodes.get(id, routing)
     }
 
-    /// The nodes, those first that are known to be on this host; 64 at most.
+    /// The nodes, beginning with those known to be on this host; 64 at most.
     pub(crate) fn pools(&self, deadline: Deadline) -> Result<Vec<Arc<Pool>>, ClientError> {
         self.known(deadline)?;
         let routing = self.table.get();
@@ -139,7 +139,7 @@ impl Cluster {
         Ok(nodes.iter().map(|node| Arc::clone(&node.pool)).collect())
     }
 
-    /// Orders nodes by how well they would answer a read.
+    /// Orders nodes by how well they are likely to answer a read.
     fn rank<'c>(&'c self, routing: &'c Routing) -> impl FnMut(NodeId) -> u64 + 'c {
         move |id| {
             let dice = self.rng.lock().next_u64();
@@ -147,14 +147,15 @@ impl Cluster {
         }
     }
 
-    /// A pause of half of `longest` to all of it, so that clients do not come back in step.
+    /// A random pause between half of `longest` and `longest`, so that clients do not return at the
+    /// same moment.
     fn jittered(&self, longest: Duration) -> Duration {
         let half = longest / 2;
         let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
         half + Duration::from_micros(self.rng.lock().next_u64() % micros)
     }
 
-    /// What a node said of itself last; one on this host rather than another.
+    /// The latest description of a node, preferably one on this host.
     pub(crate) fn info(&self) -> Option<ServerInfo> {
         let mut nodes = self.nodes.all();
         nodes.sort_by_key(|node| (!node.pool.is_local(), node.id));

@@ -1,5 +1,5 @@
-//! How the copy of the routing stays fresh: a thread that follows it, and callers that ask at once
-//! when a node moved a key, failed or says nothing.
+//! Updates of the routing copy: a thread follows it, and callers ask at once when a node moved a
+//! key, failed or is silent.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,18 +16,18 @@ use crate::call::{Job, Reads};
 use crate::connection::{Connection, Deadline};
 use crate::error::ClientError;
 
-/// How long the thread's questions wait for news.
+/// Time for which the thread's requests wait for news.
 const FOLLOW: Duration = Duration::from_secs(5);
-/// How often the thread looks whether the client still lives.
+/// Interval at which the thread checks that the client still exists.
 const LOOK: Duration = Duration::from_millis(200);
 /// The thread's pause when no node answers.
 const LOST_PAUSE: Duration = Duration::from_millis(200);
-/// Time for connecting to one node that is asked for news.
+/// Longest time to connect to one node to ask for news.
 const DIAL: Duration = Duration::from_millis(300);
-/// Nodes tried for one question; the next question tries others.
+/// Most nodes tried for one question; the next question tries others.
 const DIALS_MAX: usize = 2;
 
-/// A connection for news, to whichever node answers.
+/// A connection for news to any node.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     open: Option<(NodeId, Connection)>,
@@ -40,7 +40,7 @@ impl Cluster {
     pub(super) fn learn(&self, have: RoutingVersion, bad: &[NodeId], pause: Duration) {
         let start = RealClock::tick();
         let Some(mut line) = self.line.try_lock() else {
-            // Another caller asks already.
+            // Another caller already asks.
             return self.table.wait(have, pause);
         };
         if self.ask(&mut line, have, bad, pause).is_err() {
@@ -90,7 +90,7 @@ impl Cluster {
         Job::Plain { verb: Verb::Routing, meta: request.encode(), reply: Vec::new() }
     }
 
-    /// Takes the answer to a question; nothing is one.
+    /// Applies the answer to a request for news; an empty answer is valid.
     fn take(&self, line: &mut Line, reply: &[u8]) {
         if reply.is_empty() {
             return;
@@ -103,7 +103,8 @@ impl Cluster {
         }
     }
 
-    /// Has a line to a node that is not in `bad`: known nodes in any order, then the seeds.
+    /// Makes sure that the line is connected to a node outside `bad`: to a known node, in any
+    /// order, or a seed.
     fn dial(&self, line: &mut Line, bad: &[NodeId]) -> Result<(), ClientError> {
         if let Some((node, connection)) = &line.open
             && !bad.contains(node)
@@ -135,7 +136,7 @@ impl Cluster {
         connection.set_patience(PATIENCE);
         let id = NodeId(connection.hello.node);
         if connection.hello.cluster != self.id {
-            // Only that is known: this one answers for another cluster, or for none.
+            // The only address known now belongs to another cluster, or to none.
             let stranger = !routing.nodes.contains_key(&id);
             self.gone
                 .store(stranger || connection.hello.cluster != Uuid128::NIL, Ordering::Release);
@@ -147,8 +148,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks once and waits for news, looking now and then whether that still makes sense; false when
-    /// the line failed.
+    /// Asks once and waits for news, and stops early when the request has become useless. Fails
+    /// when the line failed.
     fn follow_once(self: &Arc<Self>, line: &mut Line) -> Result<(), ClientError> {
         self.dial(line, &[])?;
         let mut jobs = [self.question(line, self.table.version())];
@@ -168,7 +169,7 @@ impl Cluster {
                 Err(error) => return fail(connection, error),
             }
             let avoided = self.node(id, &self.table.get()).is_some_and(|node| node.is_avoided());
-            // Nobody but this thread is left.
+            // Only this thread still holds the client.
             let alone = Arc::strong_count(self) == 1;
             if alone || self.is_closed() || avoided || RealClock::tick() >= deadline.at {
                 return Err(ClientError::Closed);
@@ -186,8 +187,8 @@ impl Cluster {
     }
 }
 
-/// Starts the thread that follows the routing. It ends soon after the client; without it, routing is
-/// learned when a node says that it is old.
+/// Starts the thread that follows the routing. It ends soon after the client. Without it, the
+/// client learns of new routing when a node answers that its routing is old.
 pub(super) fn follow(cluster: &Arc<Cluster>) {
     let weak = Arc::downgrade(cluster);
     let _runs_on = thread("mp-routing", move || follow_while_alive(&weak));
@@ -199,13 +200,13 @@ fn follow_while_alive(weak: &Weak<Cluster>) {
         if cluster.is_closed() {
             return;
         }
-        // Until the first call knows the routing there is nothing to follow.
+        // Before the first call has fetched the routing there is nothing to follow.
         let (version, asked) = (cluster.table.version(), RealClock::tick());
         if version == RoutingVersion(0) || cluster.follow_once(&mut line).is_err() {
             line.open = None;
             cluster.table.wait(cluster.table.version(), LOST_PAUSE);
         } else if RealClock::tick().since(asked) < LOST_PAUSE {
-            // A node that stops says at once that there is no news.
+            // A stopping node answers at once without news.
             cluster.table.wait(version, LOST_PAUSE);
         }
     }

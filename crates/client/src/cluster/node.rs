@@ -1,4 +1,4 @@
-//! The nodes of a cluster: connections to each, and how each does.
+//! The nodes of a cluster: connections to each, and its health.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::address::Address;
 use crate::options::ClientOptions;
 use crate::pool::{Peer, Pool};
 
-/// How long a node may say nothing before others are asked: a third of what a failure may cost
-/// (DESIGN section 1) goes to noticing it.
+/// Longest silence of a node before others are asked: detection may take a third of the time that a
+/// failure may cost (DESIGN section 1).
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// One node.
@@ -23,7 +23,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) pool: Arc<Pool>,
-    /// Reads of this client that it has not answered.
+    /// Number of unanswered reads of this client.
     reading: AtomicU32,
     health: Mutex<Health>,
 }
@@ -33,7 +33,7 @@ impl Node {
         self.health.lock()
     }
 
-    /// It failed, or was too slow: reads go elsewhere for a while.
+    /// Records that the node failed or was too slow: reads avoid it for a while.
     pub(crate) fn failed(&self) {
         self.health().failed(RealClock::tick());
     }
@@ -50,7 +50,8 @@ impl Node {
         }
     }
 
-    /// Less is better: nodes that do well, with few reads under way, on this host; ties by `dice`.
+    /// Rank for reads, lower is better: healthy nodes first, then few reads in progress, then this
+    /// host; `dice` decides ties.
     pub(crate) fn rank(&self, dice: u64) -> u64 {
         let avoided = u64::from(self.is_avoided()) << 63;
         let reading = u64::from(self.reading.load(Ordering::Relaxed)) << 17;
@@ -58,7 +59,7 @@ impl Node {
     }
 }
 
-/// All nodes that were talked to.
+/// All nodes that this client has contacted.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     options: Arc<ClientOptions>,
@@ -71,7 +72,7 @@ impl Nodes {
         Self { options, tls, known: RwLock::default() }
     }
 
-    /// The node, if the routing knows it; at new addresses when it moved.
+    /// The node, if the routing has it; with new addresses when it moved.
     pub(crate) fn get(&self, id: NodeId, routing: &Routing) -> Option<Arc<Node>> {
         let info = routing.nodes.get(&id)?;
         let addresses: Vec<Address> = match &self.options.own_place {

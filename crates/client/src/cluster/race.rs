@@ -1,9 +1,9 @@
-//! One round of a call: every node is sent its keys, then the replies are collected. No threads: what
-//! is sent to one node is worked on while the next one is sent its own.
+//! One round of a call: each node is sent its keys, then the replies are collected. No threads: one
+//! node works while the next one is sent its keys.
 //!
-//! A read that takes too long is asked of another replica too. The two race: the first reply that
-//! begins to arrive wins, and the other connection is closed before a byte is taken from the winner,
-//! so that the caller's memory has one writer, and none after the call.
+//! A read that takes too long is also sent to another replica. The two race: the first reply that
+//! begins to arrive wins, and the other connection is closed before a byte is taken from the
+//! winner. So the caller's memory has one writer, and none after the call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::pool::Lent;
 /// First and longest wait for one node while others may have answered.
 const NAP_MIN: Duration = Duration::from_micros(100);
 const NAP_MAX: Duration = Duration::from_millis(10);
-/// Time to find a connection to a replica that is asked as well.
+/// Longest time to get a connection for a hedge.
 const HEDGE_CONNECT: Duration = Duration::from_millis(20);
-/// How long a node may not know a namespace that another one knows: news of it travel.
+/// Time for which a node may lack a namespace that another one has: such news take time.
 const NAMESPACE_NEWS: Duration = Duration::from_millis(500);
 
-/// What one node was sent.
+/// The requests sent to one node.
 struct Run<'a> {
     node: Arc<Node>,
-    /// Gone once this is over.
+    /// The connection; none once the run is over.
     lent: Option<Lent>,
     flight: Flight,
     jobs: Vec<Job<'a, 'a>>,
@@ -44,9 +44,9 @@ struct Run<'a> {
     class: usize,
     started: Tick,
     heard: Tick,
-    /// When its silence is worth a word next.
+    /// Time of the next action if the node stays silent.
     silent_at: Tick,
-    /// The run that this one races with.
+    /// The run with which this one races.
     rival: Option<usize>,
     hedged: bool,
 }
@@ -57,16 +57,16 @@ impl Run<'_> {
     }
 }
 
-/// What a round showed beside answers.
+/// Results of a round other than answers.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Newer routing is wanted.
+    /// Whether newer routing is needed.
     pub(super) news: bool,
-    /// Nodes that failed or said nothing.
+    /// Nodes that failed or were silent.
     pub(super) bad: Vec<NodeId>,
-    /// The call cannot succeed.
+    /// A permanent error of the call.
     pub(super) fatal: Option<ClientError>,
-    /// What went wrong last, and where.
+    /// The last failure and its node.
     pub(super) last: Option<(NodeId, String)>,
 }
 
@@ -99,7 +99,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
 
     /// Sends every node its keys and collects the answers.
     pub(super) fn go(mut self, asks: BTreeMap<NodeId, Vec<usize>>) -> Outcome {
-        // In the order of the nodes: who waits for a connection holds only those of nodes before.
+        // In the order of the nodes: a call that waits for a connection holds only connections of
+        // earlier nodes, so calls cannot deadlock.
         for (id, items) in asks {
             match self.start(id, &items, self.deadline) {
                 Ok(run) => self.runs.push(run),
@@ -148,7 +149,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         })
     }
 
-    /// Ends a run; its connection is closed unless every reply was taken.
+    /// Ends a run; closes its connection unless every reply was taken.
     fn close(&mut self, at: usize) {
         if self.runs[at].lent.take().is_some() && reads(self.work.verb) {
             self.runs[at].node.reading(false);
@@ -171,7 +172,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
                 }
             }
             if !heard {
-                // All are needed in the end, so it matters little whom to wait for; rivals take turns.
+                // All replies are needed in the end, so the order of waiting hardly matters; rivals
+                // take turns.
                 let races = self.runs.iter().any(|run| run.lent.is_some() && run.rival.is_some());
                 let wait = if open.len() == 1 { NAP_MAX } else { nap };
                 let wait = if races { NAP_MIN } else { wait.min(self.next_event(first)) };
@@ -182,11 +184,11 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// Time until something is to be done about a silent run.
+    /// Time until the next action for a silent run.
     fn next_event(&self, at: usize) -> Duration {
         let run = &self.runs[at];
         let mut due = run.silent_at.min(self.deadline.at);
-        // Where there is no other node, nobody else can be asked.
+        // With only one node no other one can be asked.
         if reads(self.work.verb) && !run.hedged && self.routing.nodes.len() > 1 {
             due = due.min(run.started.plus(run.node.health().slow_after(run.class)));
         }
@@ -228,10 +230,11 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// The run answers first: those it races with are over.
+    /// The run answers first: ends those it races with.
     fn win(&mut self, at: usize) {
         let over: Vec<usize> = match self.runs[at].rival {
-            // A hedge: the slow one is over, and the other hedges carry its keys with this one.
+            // A hedge won: the slow run ends, and the other hedges carry its keys together with
+            // this one.
             Some(slow) => {
                 for run in self.runs.iter_mut().filter(|run| run.rival == Some(slow)) {
                     run.rival = None;
@@ -247,7 +250,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// Brings the answers of one request to their keys.
+    /// Assigns the answers of one request to their keys.
     fn settle(&mut self, at: usize, answered: Answered) {
         let id = self.runs[at].node.id;
         let part = self.runs[at].parts[answered.job].clone();
@@ -278,14 +281,14 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// A node refused a whole request.
+    /// Handles the refusal of a whole request.
     fn refused(&mut self, id: NodeId, part: &[usize], error: ClientError) {
         let ClientError::Refused { status, .. } = &error else { return };
         let young = self.deadline.since_start(RealClock::tick()) < NAMESPACE_NEWS;
         let others_may = match status {
             Status::ShuttingDown | Status::DeadlineExceeded => true,
             Status::NoNamespace => young,
-            // Half a file is of no use: it is asked for until the deadline.
+            // Half a file is useless: the client retries until the deadline.
             Status::Busy if must_be_done(self.work.verb) => true,
             Status::Busy | Status::Internal | Status::ReadOnly | Status::NoSpace
                 if reads(self.work.verb) =>
@@ -303,7 +306,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// A connection failed: its keys are asked for again in the next round, unless a rival has them.
+    /// Handles a failed connection: its keys are sent again in the next round, unless a rival has
+    /// them.
     fn fail(&mut self, at: usize, error: ClientError) {
         self.close(at);
         let mut carried = false;
@@ -329,7 +333,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// A node could not be asked, or did not answer.
+    /// Handles a node that could not be asked, or did not answer.
     fn lost(&mut self, id: NodeId, error: ClientError) {
         match error.kind() {
             ErrorKind::Unreachable | ErrorKind::DeadlineExceeded | ErrorKind::Protocol
@@ -348,7 +352,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// Looks after runs that say nothing.
+    /// Checks silent runs.
     fn attend(&mut self) {
         let now = RealClock::tick();
         if now >= self.deadline.at {
@@ -379,7 +383,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         self.drop_stale();
     }
 
-    /// Asks other replicas for what a run has not answered.
+    /// Sends the unanswered keys of a run to other replicas.
     fn hedge(&mut self, at: usize) {
         self.runs[at].hedged = true;
         let (id, items) = (self.runs[at].node.id, self.runs[at].unanswered());
@@ -400,7 +404,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         }
     }
 
-    /// A node has said nothing for long: others are told, and the routing is looked at.
+    /// A node has been silent for long: reports it and checks the routing.
     fn silent(&mut self, at: usize, now: Tick) {
         let run = &mut self.runs[at];
         run.silent_at = now.plus(PATIENCE / 2);
@@ -409,7 +413,8 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
         self.cluster.learn(self.routing.version, &[id], Duration::from_millis(1));
     }
 
-    /// Ends runs whose node is not the one to ask any more: it may be cut off and never answer.
+    /// Ends runs on nodes that no longer serve their keys: such a node may be cut off and never
+    /// answer.
     fn drop_stale(&mut self) {
         let version = self.cluster.table.version();
         if version <= self.checked {
@@ -432,7 +437,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
     }
 }
 
-/// The answers to one request, key by key.
+/// The answers to one request by key.
 fn statuses(
     job: &Job<'_, '_>,
     part: &[usize],
@@ -459,7 +464,7 @@ fn statuses(
             reads.moved.clear();
             let status = |item: &usize| match reads.out[*item] {
                 GetOutcome::Read(_) => ItemStatus::Ok,
-                // Damaged on the way, not here, or not now: all of it passes.
+                // Damaged in transit, not on this node, or not now: all of these are temporary.
                 GetOutcome::Miss | GetOutcome::TooLong(_) | GetOutcome::Late => ItemStatus::Moved,
             };
             Ok(part.iter().map(status).collect())

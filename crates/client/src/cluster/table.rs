@@ -7,7 +7,7 @@ use std::time::Duration;
 use millpond_env::{Condvar, Mutex};
 use millpond_types::cluster::{News, Routing, RoutingUpdate, RoutingVersion, UpdateError};
 
-/// The newest routing heard of. Calls work with the copy they began a round with.
+/// The newest known routing. Calls keep the copy with which they began a round.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     news: Mutex<Arc<News>>,
@@ -16,12 +16,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The copy as it is now.
+    /// The present copy.
     pub(crate) fn get(&self) -> Arc<Routing> {
         Arc::clone(&self.news.lock().routing)
     }
 
-    /// The same, with its history.
+    /// The present copy with its history.
     pub(crate) fn news(&self) -> Arc<News> {
         Arc::clone(&self.news.lock())
     }
@@ -30,10 +30,10 @@ impl Table {
         RoutingVersion(self.version.load(Ordering::Acquire))
     }
 
-    /// Brings the copy up to date; older news change nothing.
+    /// Applies an update to the copy; older news change nothing.
     ///
     /// # Errors
-    /// [`UpdateError`]: the news are of another cluster, or leave versions out.
+    /// [`UpdateError`]: the news are of another cluster, or versions are missing.
     pub(crate) fn apply(&self, update: RoutingUpdate) -> Result<(), UpdateError> {
         let mut news = self.news.lock();
         let mut routing = Routing::clone(&news.routing);
@@ -45,7 +45,7 @@ impl Table {
         Ok(())
     }
 
-    /// Waits for a newer copy than `than`; returns when `at_most` passed all the same.
+    /// Waits for a copy newer than `than`, for `at_most` at most.
     pub(crate) fn wait(&self, than: RoutingVersion, at_most: Duration) {
         let mut news = self.news.lock();
         if news.routing.version <= than {

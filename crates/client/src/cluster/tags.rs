@@ -1,4 +1,5 @@
-//! The names of updates: a retry carries the one of its first attempt, so that it is not done twice.
+//! Names of updates: a retry carries the name of its first attempt, so that it is not executed
+//! twice.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -6,11 +7,12 @@ use std::collections::{BinaryHeap, HashMap};
 use millpond_types::cluster::{ChainId, ChainVersion};
 use millpond_types::wire::ItemTag;
 
-/// Bits of a channel that count the updates of one chain; those above are the chain's number. An
-/// update that a move of its slot leads to another chain then never meets that one's own channels.
+/// Low bits of a channel, which count the updates of one chain; the bits above are the chain's
+/// number. So an update that follows a moving slot to another chain never collides with that
+/// chain's channels.
 const CHANNEL_BITS: u32 = 7;
-/// Updates of one client under way in one chain; more wait for an answer to one of them. A chain
-/// remembers 4,096 writers and stages 1,024 updates, for all clients together.
+/// Most updates of one client in progress in one chain; others wait for an answer to one of them. A
+/// chain remembers 4,096 writers and stages 1,024 updates for all clients together.
 const UPDATES_PER_CHAIN_MAX: u32 = 1 << CHANNEL_BITS;
 
 /// Channels of one chain: the lowest free one is taken, so that a chain has few to remember.
@@ -20,7 +22,8 @@ struct Channels {
     free: BinaryHeap<Reverse<u32>>,
 }
 
-/// Hands out tags. A channel has one update under way in a chain at a time; sequences grow over all.
+/// Allocates tags. A channel has at most one update in progress in a chain; sequence numbers grow
+/// over all channels.
 #[derive(Debug, Default)]
 pub(crate) struct Tagger {
     sequence: u64,
@@ -28,7 +31,7 @@ pub(crate) struct Tagger {
 }
 
 impl Tagger {
-    /// A tag for a new update of `chain`; none while too many are under way there.
+    /// A tag for a new update of `chain`; none while too many are in progress there.
     pub(crate) fn take(&mut self, chain: ChainId, issued: ChainVersion) -> Option<ItemTag> {
         let channels = self.chains.entry(chain).or_default();
         let channel = match channels.free.pop() {

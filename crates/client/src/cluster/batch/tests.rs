@@ -12,7 +12,7 @@ fn node(n: u8) -> NodeId {
     NodeId(Uuid128([n; 16]))
 }
 
-/// A chain of serving targets on these nodes, and a syncing one behind them.
+/// A chain of serving targets on these nodes, followed by a syncing one.
 fn chain(id: u32, version: u32, nodes: &[u8]) -> Chain {
     let member = |n: u8, state| ChainTarget {
         target: TargetId(u32::from(n) + 100 * id),
@@ -99,7 +99,7 @@ fn a_move_that_ends_between_the_two_questions_hides_nothing() {
     let mut get = batch(Verb::Get, &[5]);
     plan(&mut get, &moving, &mut tagger);
     get.answered((node(2), 0), ItemStatus::Miss, &moving);
-    // Copied and dropped by the old chain meanwhile.
+    // The old chain has copied and dropped it in the meantime.
     assert_eq!(plan(&mut get, &moved, &mut tagger), [(2, vec![0])]);
     get.answered((node(2), 0), ItemStatus::Ok, &moved);
     assert_eq!(get.answers(ItemStatus::Late), [ItemStatus::Ok]);
@@ -231,22 +231,22 @@ fn a_hedge_needs_another_replica_for_every_key() {
     assert!(!get.still_asks(node(2), &[2], &routing));
 }
 
-/// A cluster of pure data: what is true now, and which keys each chain has.
+/// A cluster as pure data: its true state, and the keys of each chain.
 struct World {
     truth: Routing,
     have: HashMap<ChainId, HashSet<usize>>,
     /// The last update of every lane, and its answer.
     applied: HashMap<(ChainId, u32), (u64, ItemStatus)>,
-    /// When slots, and chains, last changed.
+    /// Version of the last change of slots and of chains.
     slots: HashMap<SlotId, RoutingVersion>,
     chains: HashMap<ChainId, RoutingVersion>,
-    /// How often a put stored a key, and a delete removed it.
+    /// Number of times that a put stored a key, and that a delete removed it.
     stored: HashMap<usize, u32>,
     removed: HashMap<usize, u32>,
 }
 
 impl World {
-    /// Does something that clusters do between two rounds.
+    /// Makes a change that can happen in a cluster between two rounds.
     fn change(&mut self, rng: &mut Pcg, keys: usize) {
         let slot = SlotId(u16::try_from(rng.below(8)).unwrap());
         let place = self.truth.place(slot);
@@ -287,7 +287,7 @@ impl World {
         self.truth.chains[&chain].serving().map(|member| member.node).collect()
     }
 
-    /// What a node says of a key to somebody whose routing is `planned`.
+    /// A node's answer for a key to a client with the routing `planned`.
     fn answer(
         &mut self,
         (verb, tag): (Verb, Option<ItemTag>),
