@@ -1,6 +1,7 @@
-//! Buckets that slower object stores are behind: their queues, and states of their keys (RFC 0020).
+//! Buckets that are backed by slower object stores: their queues, and states of their keys (RFC
+//! 0020).
 //!
-//! Every call is one question to a meta, unless it says otherwise, and blocks until it is answered.
+//! Every call is one request to a meta, unless stated otherwise, and blocks until it is answered.
 
 use std::time::Duration;
 
@@ -14,16 +15,16 @@ use super::Volume;
 use super::objects::{bucket_name, checked_key, look_up_op, shown, whole};
 use crate::error::ClientError;
 
-/// What there is of a key, all of one moment.
+/// The object and state of a key at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The object, if it is there.
+    /// The object, if it exists.
     pub object: Option<Object>,
     /// The state of the key, if it has one: only in a backed bucket.
     pub state: Option<KeyState>,
 }
 
-/// Milliseconds of a pause or lease.
+/// Converts a pause or lease to milliseconds.
 fn ms(time: Duration) -> Result<u32, ClientError> {
     let ms = u32::try_from(time.as_millis()).ok().filter(|ms| *ms <= PAUSE_MS_MAX);
     ms.ok_or_else(|| ClientError::argument("time", "longer than a day"))
@@ -40,7 +41,7 @@ fn checked_outcome(outcome: &Outcome) -> Result<(), ClientError> {
     checked_etag(etag)
 }
 
-/// Refuses an `ETag` that would be cut.
+/// Rejects an `ETag` that would be cut.
 pub(super) fn checked_etag(etag: &str) -> Result<(), ClientError> {
     if etag.len() > ETAG_BYTES_MAX {
         return Err(ClientError::argument("etag", "longer than 200 bytes"));
@@ -56,13 +57,13 @@ impl Volume {
         }
     }
 
-    /// Says what backs a bucket, or that nothing does any more. Rules may change at any time, and are about later
-    /// writes. What backed it is given up as it is; states of keys are forgotten then.
+    /// Sets or removes the backing of a bucket. Rules may change at any time, and apply to later
+    /// writes. The previous backend keeps its objects; the states of keys are then forgotten.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the bucket, `NotPermitted` unless the caller is root; `Busy` to take away what backs it while something is queued, and to
-    /// have it be backed by another place before; `InvalidArgument` for what [`Backing::check`] refuses; and as for every
-    /// call.
+    /// `File`: `NotFound` without the bucket, `NotPermitted` unless the caller is root; `Busy` to
+    /// remove the backing while keys are queued, or to change its place without removing it first;
+    /// `InvalidArgument` for a backing that [`Backing::check`] rejects; and as for every call.
     pub fn set_backing(&self, bucket: &str, backing: Option<&Backing>) -> Result<(), ClientError> {
         let checked = backing.map_or(Ok(()), Backing::check);
         checked.map_err(|error| ClientError::argument("backing", error.to_string()))?;
@@ -71,8 +72,8 @@ impl Volume {
             .map(drop)
     }
 
-    /// An object, if it is there, with its bytes, if they are wanted and lie in the store; and the state of its key. All of
-    /// it is of one moment.
+    /// Looks up an object, with its bytes if `with_bytes` and they are in the store, and the state
+    /// of its key, all at one moment.
     ///
     /// # Errors
     /// As [`Volume::get_object`].
@@ -93,12 +94,14 @@ impl Volume {
         }
     }
 
-    /// Takes keys of a lane (0 or 1) that are due, the first of them, `limit` (1 to 64) at most and maybe fewer; none when none is
-    /// due. Nobody else gets them during the lease. Asks a second question only if something is due.
+    /// Claims due keys of a lane (0 or 1) in queue order, at most `limit` (1 to 64) and possibly
+    /// fewer; none when none is due. No other caller gets them during the lease. Sends a second
+    /// request only if a key is due.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the bucket, `NotSupported` when nothing backs it, `Access`; `InvalidArgument` for a lane, a
-    /// limit or a lease (over a day) out of range; and as for every call.
+    /// `File`: `NotFound` without the bucket, `NotSupported` without a backing, `Access`;
+    /// `InvalidArgument` for a lane, a limit or a lease (over a day) out of range; and as for every
+    /// call.
     pub fn claim(
         &self,
         bucket: &str,
@@ -111,7 +114,7 @@ impl Volume {
         }
         let lease_ms = ms(lease)?;
         let page = self.queue_page(bucket, lane, None, 1)?;
-        // A look costs nothing that lasts; every claim is written down.
+        // Reading the queue changes nothing, while every claim is a stored change.
         if page.entries.first().is_none_or(|first| first.place.due_ms > page.now_ms) {
             return Ok(Vec::new());
         }
@@ -126,11 +129,11 @@ impl Volume {
         }
     }
 
-    /// Says what became of an attempt; the state as it is then.
+    /// Reports the outcome of an attempt; returns the state afterwards.
     ///
     /// # Errors
-    /// `File`: `Stale` when that attempt is not the key's any more, `Invalid` for an outcome that is none of what the attempt
-    /// was made for; `InvalidArgument` for a pause over a day; and as for every call.
+    /// `File`: `Stale` when that attempt is no longer the key's, `Invalid` for an outcome that does
+    /// not fit the attempt; `InvalidArgument` for a pause over a day; and as for every call.
     pub fn settle(
         &self,
         bucket: &str,
@@ -147,8 +150,8 @@ impl Volume {
         }
     }
 
-    /// Removes the file of a clean key, if its state is still this one, and the file is still that of the state. Whether it
-    /// was done.
+    /// Removes the file of a clean key, if its state is still this one, and the file is still that
+    /// of the state. Returns whether it was done.
     ///
     /// # Errors
     /// As [`Volume::get_object`].
@@ -161,8 +164,8 @@ impl Volume {
         }
     }
 
-    /// Has the state of a key follow what mounts have made of it: a file that is not that of the state is dirty from then on,
-    /// and a key whose file is gone is a tombstone. The state as it is then.
+    /// Updates the state of a key after changes by mounts: a file other than that of the state
+    /// becomes dirty, and a key without its file becomes a tombstone. Returns the state afterwards.
     ///
     /// # Errors
     /// As [`Volume::get_object`].
@@ -175,8 +178,8 @@ impl Volume {
         }
     }
 
-    /// Has a key that waits be due now. One with an attempt of which nobody knows what became waits all the same. Whether
-    /// something was changed.
+    /// Makes a waiting key due now. A key with an attempt of unknown outcome still waits. Returns
+    /// whether anything was changed.
     ///
     /// # Errors
     /// As [`Volume::get_object`].
@@ -189,7 +192,7 @@ impl Volume {
         }
     }
 
-    /// A page of the queue behind a place, in its order, 1,000 entries at most.
+    /// A page of the queue after a place, in its order, 1,000 entries at most.
     ///
     /// # Errors
     /// `File`: `NotFound` without the bucket, `Access`; and as for every call.
@@ -207,10 +210,11 @@ impl Volume {
         }
     }
 
-    /// A page of the states of keys that begin with a prefix, behind a key, in the order of keys, 1,000 at most.
+    /// A page of the states of keys with a prefix, after a key, in the order of keys, 1,000 at
+    /// most.
     ///
     /// # Errors
-    /// As [`Volume::queue_page`]; `InvalidArgument` for what is longer than a key.
+    /// As [`Volume::queue_page`]; `InvalidArgument` for a prefix or key that is too long.
     pub fn states_page(
         &self,
         bucket: &str,

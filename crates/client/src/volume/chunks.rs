@@ -8,11 +8,11 @@ use super::file::Opened;
 use crate::error::ClientError;
 use crate::share::{Chunks, SharedName};
 
-/// How often a change is tried whose file gets other chunks meanwhile.
+/// Attempts of a change when the file gets other chunks in the meantime.
 const TRIES: usize = 64;
 
 impl Opened {
-    /// The chunks of a file, which is this now; none when it has others by now.
+    /// The chunks of a file with these attributes; none when it has other chunks by now.
     pub(super) fn chunks(&self, attr: &Attr) -> Result<Option<Chunks>, ClientError> {
         if !attr.is_shared {
             return Ok(Some(Chunks::own(attr)));
@@ -34,9 +34,9 @@ impl Opened {
         }
     }
 
-    /// Changes the chunks of a file that was this, and now has this length; it gets chunks of its own before if these
-    /// are sealed. The chunks that it was done to; none when its bytes lie in the store by now: somebody else has cut
-    /// it to nothing, after this.
+    /// Changes the chunks of a file that had these attributes, and now has this length. If they are
+    /// sealed, the file first gets chunks of its own. Returns the changed chunks; none when its
+    /// bytes are in the store by now, because another client truncated it to zero after this.
     pub(super) fn change(
         &self,
         attr: Attr,
@@ -56,7 +56,8 @@ impl Opened {
                 match work(&chunks, attr.size) {
                     Ok(()) => return Ok(Some(chunks)),
                     Err(error) if error.is_sealed() => {
-                        // Perhaps on some chains only: then nobody may go on before it is on all.
+                        // The chunks may be sealed on some chains only: sealing must be complete
+                        // before anything continues.
                         chunks.seal(&self.shared.metas.client, None)?;
                     }
                     Err(error) => return Err(error),

@@ -20,61 +20,64 @@ use crate::layout::{BehindLastChunk, FileBytes};
 use crate::share::{Chunks, SharedName};
 use crate::spill::{self, Door};
 
-/// So old is what is known of where bytes lie, when they are read, at most: they get another name when the file is
-/// written after it was cloned.
+/// Greatest age of the known place of bytes when they are read: they get another name when the file
+/// is written after it was cloned.
 pub(super) const BELIEVED: Duration = Duration::from_secs(1);
-/// How often a length is set anew, since others bring the file to chunks meanwhile.
+/// Attempts to set a length when other clients move the file to chunks in the meantime.
 const RESIZE_TRIES: usize = 8;
-/// How often bytes are read that are missing from a file which others cut meanwhile.
+/// Attempts to read bytes that are missing from a file that other clients cut in the meantime.
 const READ_TRIES: usize = 16;
 
-/// What the clones of a file hold together.
+/// State shared by the clones of a file.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) shared: Arc<Shared>,
     path: String,
     options: OpenOptions,
-    /// What it was when it was opened, by which a child knows it too.
+    /// The attributes when it was opened; a child process starts with them.
     first: Attr,
-    /// It is read as it was then, or not at all.
+    /// Whether it must be read as it was then, or not at all.
     is_fixed: AtomicBool,
     ours: PerProcess<Ours>,
 }
 
-/// What one process has of an open file.
+/// State of an open file in one process.
 #[derive(Debug)]
 struct Ours {
     metas: Arc<Metas>,
     ino: Ino,
-    /// Held alone by a write that begins behind the end, since it cuts first.
+    /// Held exclusively by a write that begins past the end, because it cuts first.
     gate: RwLock<()>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The newest word of a meta, and when it was asked for it last.
+    /// The newest attributes from a meta, and the time of the last request for them.
     attr: Attr,
     heard: Tick,
-    /// A name of chunks that has a record, and what is known of it.
+    /// A name of chunks with a record, and the known facts about it.
     name: Option<(u64, Arc<SharedName>)>,
-    /// When bytes were written, and which, that no meta was told the time of.
+    /// Data id and time of a write with a time not yet reported to a meta.
     untold: Option<(u64, Timestamp)>,
-    /// Which they were, and earlier ones that no meta took.
+    /// The ranges of such writes, and earlier ones that no meta accepted.
     fills: Fills,
 }
 
 /// An open file. Clones are the same file; any number of threads may use it at the same time.
 ///
-/// *Reads* see what was written before by anybody, up to the length that was last heard of: a read that
-/// reaches behind it asks a meta first, and so does [`File::len`]. A file that another client has cut meanwhile
-/// may read as zeros until then, for a second at most. And for as long one that was cloned meanwhile may read as it was then.
+/// *Reads* see earlier writes by all clients, up to the last known length. A read past that length
+/// first asks a meta, and so does [`File::len`]. If another client cut the file in the meantime,
+/// reads may return zeros for up to a second. If it was cloned in the meantime, reads may return
+/// its old bytes for as long.
 ///
-/// *Writes* are durable on all replicas, and so is a new length, when they return. The time of a write
-/// within the file is told by [`File::sync`], or when the last clone is dropped. Clients that write behind the end of
-/// one file at the same moment should begin where chunks do, or make it as long as it shall be first.
+/// *Writes* are durable on all replicas when they return, and so is a new length. The time of a
+/// write within the file is reported by [`File::sync`], or when the last clone is dropped. Clients
+/// that write past the end of one file at the same moment should begin at chunk boundaries, or set
+/// its final length first.
 ///
-/// A child of the process that opened it has it open too, in the child's own session, from its first use there on.
+/// A child of the process that opened it also has it open, in the child's own session, from its
+/// first use there on.
 #[derive(Clone, Debug)]
 pub struct File {
     pub(super) opened: Arc<Opened>,
@@ -98,7 +101,7 @@ impl Drop for Ours {
 }
 
 impl Opened {
-    /// Metas are told that the inode is open until this is dropped.
+    /// Metas count the inode as open until this is dropped.
     pub(super) fn new(
         shared: Arc<Shared>,
         (path, attr): (String, Attr),
@@ -109,8 +112,8 @@ impl Opened {
         Self { shared, path, options, first: attr, is_fixed, ours }
     }
 
-    /// What this process has of it. A child has it open too, in a session of its own, and begins with what it was when it
-    /// was opened.
+    /// State in this process. A child also has the file open, in its own session, and starts with
+    /// the attributes from the open.
     fn ours(&self) -> &Ours {
         self.ours.get_or(|| Ours::new(&self.shared, self.first, Tick::default()))
     }
@@ -119,18 +122,18 @@ impl Opened {
         self.known().0
     }
 
-    /// The newest word of a meta, and when it was asked for it last.
+    /// The newest attributes from a meta, and the time of the last request for them.
     pub(super) fn known(&self) -> (Attr, Tick) {
         let state = self.ours().state.lock();
         (state.attr, state.heard)
     }
 
-    /// Whether it was opened to be read.
+    /// Whether it was opened for reading.
     pub(super) const fn may_read(&self) -> bool {
         self.options.read
     }
 
-    /// Takes a meta's word, unless a newer one is known; returns what is true then.
+    /// Records attributes from a meta, unless newer ones are known; returns the newest.
     fn learn(&self, told: Attr) -> Attr {
         let mut state = self.ours().state.lock();
         if told.version >= state.attr.version {
@@ -141,7 +144,7 @@ impl Opened {
         state.attr
     }
 
-    /// What the file is, as a meta said lately; of chunks that others may have too, now.
+    /// Recent attributes of the file; for chunks that other files may share, present ones.
     fn recent(&self) -> Result<Attr, ClientError> {
         let (attr, heard) = self.known();
         let is_recent = RealClock::tick().since(heard) < BELIEVED && !attr.is_shared;
@@ -165,7 +168,7 @@ impl Opened {
         self.shared.metas.attr_at(&self.path, op).map(|told| self.learn(told))
     }
 
-    /// Asks a meta what the file is now.
+    /// Asks a meta for the present attributes.
     pub(super) fn refresh(&self) -> Result<Attr, ClientError> {
         self.ask(MetaOp::GetAttr { ino: self.attr().ino })
     }
@@ -184,7 +187,7 @@ impl Opened {
             return Err(refused(&self.path, MetaError::TooLarge));
         }
         let _alone = self.ours().gate.write();
-        // What was written before keeps its time only if the meta hears of it first.
+        // Earlier writes keep their time only if the meta learns of it first.
         self.tell()?;
         for _ in 0..RESIZE_TRIES {
             let old = self.refresh()?;
@@ -197,7 +200,7 @@ impl Opened {
             }
             let set = SetAttr { size: Some(size), stored, ..SetAttr::default() };
             let told = self.ask(MetaOp::SetAttr { ino: old.ino, set })?;
-            // Otherwise its bytes went to chunks between, which are to be cut first.
+            // Otherwise its bytes moved to chunks in between, which must be cut first.
             if told.size == size {
                 return Ok(());
             }
@@ -205,8 +208,8 @@ impl Opened {
         Err(self.shared.metas.unexpected())
     }
 
-    /// Cuts what lies behind `size` off chunks of a file of `old` bytes. Behind a longer end there may be bytes of a
-    /// write that was never finished. Metas know before and after it that bytes are taken out.
+    /// Removes the bytes after `size` from the chunks of a file of `old` bytes. After a longer end
+    /// there may be bytes of an unfinished write. Metas learn of the removal before and after it.
     fn cut(&self, chunks: &Chunks, (size, old): (u64, u64)) -> Result<(), ClientError> {
         let cuts = chunks.bytes().cuts(size, old).map_err(|error| self.too_long(error))?;
         let mut cuts = cuts.peekable();
@@ -215,11 +218,11 @@ impl Opened {
         }
         self.hollow(size, false)?;
         let cut = chunks.cut(&self.shared.metas.client, cuts, None);
-        // Also when it failed: part of it may be done.
+        // Also after a failure, because part of it may be done.
         cut.and(self.hollow(size, true))
     }
 
-    /// Tells a meta that bytes from `from` on are taken out of chunks from now on, or have been.
+    /// Tells a meta that the removal of bytes from `from` on begins, or has ended.
     fn hollow(&self, from: u64, ended: bool) -> Result<(), ClientError> {
         let before = self.ours().state.lock().fills.before(from);
         self.ask(MetaOp::Hollow(Hollow { ino: self.attr().ino, from, ended }))?;
@@ -240,7 +243,7 @@ impl Opened {
         for _ in 0..READ_TRIES {
             match self.read_as(&mut attr, parts) {
                 Err(error) if error.is_missing() => {
-                    // A client that takes bytes out of chunks says so before.
+                    // A client that removes bytes from chunks reports it first.
                     let now = self.refresh()?;
                     if (now.chunks, now.cuts) == (attr.chunks, attr.cuts) {
                         return Err(error);
@@ -253,8 +256,8 @@ impl Opened {
         self.read_as(&mut attr, parts)
     }
 
-    /// Whether the file has the bytes that it had when it was opened, as far as a meta's word says: names, owners and
-    /// permissions may be others, and the bytes may lie elsewhere.
+    /// Whether the file has the same bytes as when it was opened, by a meta's attributes. Names,
+    /// owners and permissions may differ, and the bytes may have moved.
     fn is_as_opened(&self, now: &Attr) -> bool {
         let first = &self.first;
         let content = |it: &Attr| (it.data, it.size, it.cuts, it.mtime);
@@ -266,7 +269,8 @@ impl Opened {
         if is_other { Err(self.refused(MetaError::Stale)) } else { Ok(()) }
     }
 
-    /// Reads from a file that was this lately; it is left as it was when its bytes were read.
+    /// Reads from a file with recent attributes `known`; updates them to those with which its bytes
+    /// were read.
     fn read_as(
         &self,
         known: &mut Attr,
@@ -330,14 +334,14 @@ impl Opened {
         self.put(attr, &parts, end)
     }
 
-    /// What the file is now, if its bytes lie in chunks; otherwise these parts are written.
+    /// The present attributes, if the file's bytes are in chunks; otherwise writes these parts.
     fn in_chunks(&self, parts: &[(u64, &[u8])], end: u64) -> Result<Option<Attr>, ClientError> {
-        // Bytes that were cut to nothing by somebody else have another name now.
+        // After a truncation to zero by another client the bytes have another name.
         let attr = self.refresh()?;
         if attr.is_stored() { self.write_stored(attr, parts, end) } else { Ok(Some(attr)) }
     }
 
-    /// What the file is now, with its bytes if they lie in the store.
+    /// The present attributes of the file, with its bytes if they are in the store.
     fn content(&self) -> Result<Content, ClientError> {
         let op = MetaOp::Content { ino: self.attr().ino };
         let MetaReply::Content(content) = self.shared.metas.at(&self.path, op)? else {
@@ -347,8 +351,8 @@ impl Opened {
         Ok(content)
     }
 
-    /// Writes to a file whose bytes lie in the store, which it may leave by that. What it is when its bytes lie in
-    /// chunks, and these are not among them.
+    /// Writes to a file with its bytes in the store, which may move it to chunks. Returns its
+    /// attributes when its bytes are in chunks, without these parts.
     fn write_stored(
         &self,
         attr: Attr,
@@ -364,7 +368,8 @@ impl Opened {
                 let write = WriteInline { ino, data, offset, bytes, mtime };
                 known = self.ask(MetaOp::WriteInline(write))?;
                 if known.data != data {
-                    // Cut to nothing by somebody else at this moment: what was written before went with that.
+                    // Another client truncated it to zero at this moment, and the bytes from before
+                    // are gone with it.
                     return self.write_stored(known, parts, end);
                 }
                 if !known.is_stored() {
@@ -381,13 +386,14 @@ impl Opened {
         Ok((!spilled.written).then_some(spilled.attr))
     }
 
-    /// Writes bytes and tells a meta of a new length; the caller has the gate, alone if it writes behind the end.
+    /// Writes bytes and reports a new length to a meta; the caller holds the gate, exclusively if
+    /// it writes past the end.
     fn put(&self, attr: Attr, parts: &[(u64, &[u8])], end: u64) -> Result<(), ClientError> {
         let first = parts.iter().map(|(offset, _)| *offset).max().unwrap_or(0);
         let cuts = Cell::new(attr.cuts);
         let write = |chunks: &Chunks, size| {
             if first > size {
-                // What may lie there from a write that was never finished becomes zeros.
+                // Bytes that an unfinished write may have left there become zeros.
                 self.cut(chunks, (size, size))?;
                 cuts.set(self.attr().cuts);
             }
@@ -407,7 +413,7 @@ impl Opened {
         self.tell_of(written, end)
     }
 
-    /// Takes note of what was written to chunks after so many cuts.
+    /// Records ranges written to chunks after this number of cuts.
     fn filled(&self, parts: &[(u64, &[u8])], cuts: u32) {
         let mut state = self.ours().state.lock();
         for (offset, data) in parts {
@@ -424,25 +430,25 @@ impl Opened {
         chunks.write(&self.shared.metas.client, (&at, &values), None)
     }
 
-    /// Tells a meta when bytes were written last, unless it knows.
+    /// Reports the time of the last write to a meta, unless it knows it.
     fn tell(&self) -> Result<(), ClientError> {
         let untold = self.ours().state.lock().untold.take();
         untold.map_or(Ok(()), |written| self.tell_of(written, 0))
     }
 
-    /// Tells a meta that the file reaches at least to `end`, and when it was written.
+    /// Reports to a meta that the file's length is at least `end`, and the time of the write.
     fn tell_of(&self, (data, mtime): (u64, Timestamp), end: u64) -> Result<(), ClientError> {
         let (ino, filled) = (self.attr().ino, self.ours().state.lock().fills.first());
         let told = self.ask(MetaOp::Extend(Extend { ino, data, size: end, mtime, filled }));
         if told.is_err() {
-            // The time of a later write stays.
+            // Keeps the time of a later write.
             self.ours().state.lock().untold.get_or_insert((data, mtime));
         }
         told.map(drop)
     }
 }
 
-/// Fills memory from bytes in the store; how many bytes of each part the file has.
+/// Fills memory from bytes in the store; returns how many bytes of each part the file has.
 fn filled(content: &Content, parts: &mut [(u64, &mut [u8])]) -> Vec<usize> {
     let fill = |(offset, buf): &mut (u64, &mut [u8])| {
         let left = usize::try_from(content.attr.size.saturating_sub(*offset)).unwrap_or(usize::MAX);
@@ -479,9 +485,9 @@ impl Door for &Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // A child that did not use it has not got it.
+        // A child that did not use the file has no state of it.
         if self.ours.get().is_some() {
-            // The bytes are durable and the length is told: only their time would be older.
+            // The bytes are durable and the length is reported: only their time would be older.
             let _ = self.tell();
         }
     }
@@ -492,13 +498,13 @@ impl File {
         Self { opened: Arc::new(opened) }
     }
 
-    /// Which inode it is.
+    /// The inode's number.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.opened.first.ino
     }
 
-    /// Its length in bytes, by a meta.
+    /// Its length in bytes, from a meta.
     ///
     /// # Errors
     /// As for every call.
@@ -506,16 +512,16 @@ impl File {
         self.opened.refresh().map(|attr| attr.size)
     }
 
-    /// Sets its length in bytes; what it is made longer by reads as zeros. Durable when it returns.
+    /// Sets its length in bytes; an added range reads as zeros. Durable when it returns.
     ///
     /// # Errors
-    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over a
-    /// quota; and as for every call.
+    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over
+    /// a quota; and as for every call.
     pub fn set_len(&self, size: u64) -> Result<(), ClientError> {
         self.opened.resize(size)
     }
 
-    /// Whether it has no bytes, by a meta.
+    /// Whether it is empty, by a meta.
     ///
     /// # Errors
     /// As for every call.
@@ -523,7 +529,7 @@ impl File {
         self.len().map(|len| len == 0)
     }
 
-    /// What the inode is, by a meta.
+    /// The attributes of the inode, from a meta.
     ///
     /// # Errors
     /// As for every call.
@@ -531,13 +537,13 @@ impl File {
         self.opened.refresh()
     }
 
-    /// From now on it is read as it was when it was opened: reads fail (`File`, stale) once they hear that somebody else has
-    /// cut it or written to it, within a second.
+    /// Fixes reads to the content at the open: reads fail (`File`, stale) once this client learns
+    /// that another one has cut the file or written to it, within a second.
     pub fn fix(&self) {
         self.opened.is_fixed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody has cut it or written to it since it was opened, by a meta.
+    /// Whether no client has cut it or written to it since it was opened, by a meta.
     ///
     /// # Errors
     /// As for every call.
@@ -545,28 +551,28 @@ impl File {
         self.opened.refresh().map(|now| self.opened.is_as_opened(&now))
     }
 
-    /// Reads ranges, each from its offset into its memory, at the same time. Returns how many bytes of
-    /// each the file had: fewer than there is room for only at its end. Holes are zeros.
+    /// Reads ranges at the same time, each from its offset into its memory. Returns how many bytes
+    /// of each the file had: fewer than requested only at its end. Holes are zeros.
     ///
     /// # Errors
-    /// `InvalidArgument` when it was opened without read; `DeadlineExceeded` naming a chunk and a node;
-    /// and as for every call. Then nothing is known about any memory's content.
+    /// `InvalidArgument` when it was opened without read; `DeadlineExceeded` naming a chunk and a
+    /// node; and as for every call. The contents of all memory are then undefined.
     pub fn read_batch(&self, parts: &mut [(u64, &mut [u8])]) -> Result<Vec<usize>, ClientError> {
         self.opened.read(parts)
     }
 
-    /// Writes ranges, each to its offset, at the same time; those that overlap in their order. All are
-    /// durable, and the file is as long, when it returns.
+    /// Writes ranges at the same time, each to its offset; overlapping ones in their order. The
+    /// bytes and the file's length are durable when it returns.
     ///
     /// # Errors
-    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over a
-    /// quota; `NoSpace`; and as for every call. Then any of the ranges may have been written.
+    /// `InvalidArgument` when it was opened without write; `File` when it would be too long or over
+    /// a quota; `NoSpace`; and as for every call. Then any of the ranges may have been written.
     pub fn write_batch(&self, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
         self.opened.write(parts)
     }
 
-    /// [`File::read_batch`] by a thread of the volume, into memory that comes back with its outcome: the
-    /// same memory serves the next batch. Waits only while 256 batches wait.
+    /// [`File::read_batch`] in a thread of the volume, into memory that is returned with the
+    /// outcome: the same memory serves the next batch. Blocks only while 256 batches wait.
     #[must_use]
     pub fn submit_read<B>(&self, mut parts: Vec<(u64, B)>) -> Pending<Vec<(usize, B)>>
     where
@@ -581,8 +587,9 @@ impl File {
         })
     }
 
-    /// [`File::write_batch`] by a thread of the volume, from memory that comes back. Batches that were
-    /// submitted side by side are written in any order. Waits only while 256 batches wait.
+    /// [`File::write_batch`] in a thread of the volume, from memory that is returned with the
+    /// outcome. Batches submitted at the same time are written in any order. Blocks only while 256
+    /// batches wait.
     #[must_use]
     pub fn submit_write<B>(&self, parts: Vec<(u64, B)>) -> Pending<Vec<B>>
     where
@@ -597,7 +604,7 @@ impl File {
         })
     }
 
-    /// Tells a meta when bytes were written last. They are durable already, and so is the length.
+    /// Reports the time of the last write to a meta. The bytes and the length are durable already.
     ///
     /// # Errors
     /// As for every call.

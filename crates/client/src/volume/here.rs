@@ -1,4 +1,4 @@
-//! Bytes of files from the node in the client's own process.
+//! Reads of file bytes from the node in the client's own process.
 
 use millpond_env::RealClock;
 use millpond_types::wire::{ChunkReadRequest, ReadPart};
@@ -9,25 +9,26 @@ use crate::layout::FileBytes;
 use crate::own::OwnBytes;
 
 impl File {
-    /// Reads a range from the node in this process ([`crate::ClientOptions::own_node`]): its bytes in order, where they lie in the
-    /// node's memory. Needs no thread that waits, and copies nothing.
+    /// Reads a range from the node in this process ([`crate::ClientOptions::own_node`]): its bytes
+    /// in order, in place in the node's memory. Blocks no thread, and copies nothing.
     ///
-    /// None where the range must be read with [`File::read_batch`], which tells why if it cannot be: there is no such
-    /// node, the range is not all within the file as it was known to be in the last second, it has holes, others may
-    /// have the same chunks (a clone), the bytes lie in the store, or the node cannot answer by itself.
+    /// None if the range must be read with [`File::read_batch`], which reports errors: there is no
+    /// such node, the range is not entirely within the length known in the last second, it has
+    /// holes, others may share the chunks (a clone), the bytes are in the store, or the node cannot
+    /// answer alone.
     pub async fn read_here(&self, offset: u64, len: usize) -> Option<Vec<OwnBytes>> {
         let own = self.opened.shared.metas.client.options().own_node.as_ref()?;
         let request = self.opened.parts_here(offset, len)?;
         let lens: Vec<usize> = request.parts.iter().map(|part| part.len as usize).collect();
         let found = own.read(request).await?;
         let is_whole = found.iter().map(|it| it.as_ref().len()).eq(lens);
-        // What is wrong is read again, and counted and repaired on the way that everybody takes.
+        // Damaged bytes are read again on the normal path, which counts and repairs them.
         (is_whole && found.iter().all(OwnBytes::is_sound)).then_some(found)
     }
 }
 
 impl Opened {
-    /// Which parts of chunks a range is, if that is known well enough.
+    /// The parts of chunks in a range, if they are known well enough.
     fn parts_here(&self, offset: u64, len: usize) -> Option<ChunkReadRequest> {
         let (attr, heard) = self.known();
         let is_known = RealClock::tick().since(heard) < BELIEVED;

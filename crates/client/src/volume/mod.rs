@@ -1,8 +1,10 @@
-//! Files by their paths, without a mount: names from metas, bytes between nodes and the caller's memory.
+//! Files by their paths, without a mount: names come from metas, bytes move between nodes and the
+//! caller's memory.
 //!
-//! Nothing is cached but the length of what is open, and where its bytes lie. Where a node is on this host and shares
-//! its memory (RFC 0002), bytes of a read are copied once from the node's memory into the caller's, and bytes of a write
-//! once into memory that the node reads, or not at all from a [`Region`]. Other nodes are reached over TCP.
+//! Only the length of open files and the place of their bytes are cached. If a node on this host
+//! shares its memory (RFC 0002), bytes of a read are copied once from the node's memory into the
+//! caller's, and bytes of a write once into memory that the node reads, or not at all from a
+//! [`Region`]. Other nodes are reached over TCP.
 
 mod backing;
 mod chunks;
@@ -43,34 +45,34 @@ pub use self::pending::Pending;
 pub use self::question::{Question, Reply};
 pub use self::session::Hold;
 
-/// Threads for submitted batches at most.
+/// Most threads for submitted batches.
 const WORKERS_MAX: usize = 256;
-/// How often an open is tried that finds its file gone between two looks.
+/// Attempts to open a file that disappears between two lookups.
 const OPEN_TRIES: usize = 8;
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const COPY_BYTES: usize = 4 << 20;
 
-/// What is added to the name of a session that is noted: a space, and 16 digits.
+/// Bytes added to the name of a noted session: a space and 16 digits.
 const NONCE_BYTES: usize = 17;
 
-/// What a volume is opened with.
+/// Options of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// Says to operators who has the session, at most 255 bytes.
+    /// Name of the session for operators, at most 255 bytes.
     pub name: String,
-    /// On whose behalf; metas check permissions unless it says that somebody has.
+    /// The user for all operations; metas check permissions unless it is marked as checked.
     pub caller: Caller,
-    /// Threads that do what is submitted, 1 to 256. More of them than the client has connections wait
-    /// for one.
+    /// Threads that run submitted batches, 1 to 256. If there are more than connections of the
+    /// client, some wait for a connection.
     pub workers: usize,
-    /// A file in which the session is noted, for a process that is started again and again: the session that it names, of a
-    /// process that was killed, is ended at once instead of with its lease. The name gets 17 more bytes by which sessions are told
-    /// apart.
+    /// A file that records the session, for a process that is restarted often. If it names the
+    /// session of a process that was killed, that session ends at once instead of with its lease.
+    /// The name gets 17 more bytes that distinguish sessions.
     pub note: Option<PathBuf>,
 }
 
 impl VolumeOptions {
-    /// The defaults: the user and the groups of this process, as many threads as a client has
+    /// The defaults: the user and the groups of this process, and as many threads as a client has
     /// connections by default.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
@@ -81,26 +83,26 @@ impl VolumeOptions {
     }
 }
 
-/// How a file is opened.
+/// Flags for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of open(2)")]
 pub struct OpenOptions {
-    /// To read.
+    /// Open for reading.
     pub read: bool,
-    /// To write.
+    /// Open for writing.
     pub write: bool,
-    /// Make it if it is not there.
+    /// Make the file if it does not exist.
     pub create: bool,
-    /// Make it, and fail if it is there; needs `create`.
+    /// Make the file, and fail if it exists; needs `create`.
     pub exclusive: bool,
-    /// Cut it to nothing; needs `write`.
+    /// Truncate it to zero; needs `write`.
     pub truncate: bool,
     /// Permission bits of a new file.
     pub mode: u16,
 }
 
 impl OpenOptions {
-    /// To read a file that is there.
+    /// Read an existing file.
     pub const READ: Self = Self {
         read: true,
         write: false,
@@ -109,9 +111,9 @@ impl OpenOptions {
         truncate: false,
         mode: 0o644,
     };
-    /// To read and write a file that is there.
+    /// Read and write an existing file.
     pub const UPDATE: Self = Self { write: true, ..Self::READ };
-    /// To read and write a file that is made, or cut to nothing.
+    /// Read and write a file that is made, or truncated to zero.
     pub const CREATE: Self = Self { create: true, truncate: true, ..Self::UPDATE };
 }
 
@@ -123,12 +125,12 @@ impl Default for OpenOptions {
 
 /// The files of a cluster, in a session of this process.
 ///
-/// Paths begin at the root of the volume, with or without `/`; links in them are followed, up to 40.
-/// Clones are the same volume. The session ends when the last clone and the last of its files are
-/// dropped; what had been unlinked while it was open here goes then.
+/// Paths begin at the root of the volume, with or without `/`; symbolic links in them are followed,
+/// up to 40. Clones are the same volume. The session ends when the last clone and the last of its
+/// files are dropped; files that were unlinked while open here are then removed.
 ///
-/// A child of the process that opened it begins a session of its own when it first uses it or one of its files, and ends
-/// that only.
+/// A child of the process that opened it begins its own session when it first uses the volume or
+/// one of its files, and ends only that session.
 ///
 /// ```no_run
 /// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
@@ -149,7 +151,7 @@ pub struct Volume {
     shared: Arc<Shared>,
 }
 
-/// What a volume and its files hold together.
+/// State shared by a volume and its files.
 #[derive(Debug)]
 struct Shared {
     metas: Arc<Metas>,
@@ -158,7 +160,7 @@ struct Shared {
 }
 
 impl Volume {
-    /// Begins a session on behalf of this process's user. `name` tells operators whose it is.
+    /// Begins a session for this process's user. `name` identifies it to operators.
     ///
     /// # Errors
     /// As [`Volume::with`].
@@ -169,7 +171,7 @@ impl Volume {
     /// Begins a session.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the option, or for a server that stands alone; `File` when there are too
+    /// `InvalidArgument` naming the option, or for a standalone server; `File` when there are too
     /// many sessions; and as for every call.
     pub fn with(client: Client, options: VolumeOptions) -> Result<Self, ClientError> {
         let VolumeOptions { name, caller, workers, note } = options;
@@ -194,8 +196,8 @@ impl Volume {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// `File`, as open(2): not there, a directory, no permission; `InvalidArgument` for flags that make
-    /// no sense; and as for every call.
+    /// `File`, as open(2): missing, a directory, no permission; `InvalidArgument` for contradictory
+    /// flags; and as for every call.
     pub fn open_file(
         &self,
         path: impl AsRef<Path>,
@@ -216,7 +218,7 @@ impl Volume {
         Err(refused(&shown(path), MetaError::Stale))
     }
 
-    /// One attempt; none when the file went meanwhile.
+    /// Makes one attempt; none when the file disappeared in the meantime.
     fn try_open(&self, path: &Path, options: OpenOptions) -> Result<Option<File>, ClientError> {
         let (metas, text) = (self.metas(), shown(path));
         let place = metas.walk(path, true)?;
@@ -252,7 +254,8 @@ impl Volume {
             FileKind::Directory => return Err(refused(&text, MetaError::IsDirectory)),
             _ => return Err(refused(&text, MetaError::NotSupported)),
         }
-        // Metas hear of it from now on: what has a name after that stays until it is closed.
+        // Metas count it as open from now on: if it has a name after that, it stays until it is
+        // closed.
         let opened = Opened::new(Arc::clone(&self.shared), (text, attr), options);
         match opened.refresh() {
             Ok(attr) if attr.nlink > 0 => {}
@@ -277,11 +280,12 @@ impl Volume {
         self.metas().client.register(bytes, None)
     }
 
-    /// Writes a whole file: a new one with these permission bits, or other bytes in place of those of the file that is
-    /// there. They are durable when it returns.
+    /// Writes a whole file: makes one with these permission bits, or replaces the bytes of the
+    /// existing one. The bytes are durable when it returns.
     ///
-    /// Up to 64 KiB ([`STORED_MAX`]) this is one round trip, and readers see the old bytes or the new ones, if no link
-    /// and no `..` is on the way. Otherwise it is as opening, cutting, writing and closing.
+    /// Up to 64 KiB ([`STORED_MAX`]) this takes one round trip, and readers see either the old or
+    /// the new bytes, if the path has no symbolic link and no `..`. Otherwise it is the same as
+    /// opening, cutting, writing and closing.
     ///
     /// # Errors
     /// `File`, as open(2) and write(2); `NoSpace`; and as for every call.
@@ -305,7 +309,8 @@ impl Volume {
         file.sync()
     }
 
-    /// Brings the bytes of a file to chunks, if they lie in the store. A file that is gone has none.
+    /// Moves the bytes of a file to chunks, if they are in the store. Does nothing for a missing
+    /// file.
     ///
     /// # Errors
     /// `NoSpace`; and as for every call.
@@ -319,17 +324,19 @@ impl Volume {
             }
             Err(error) => return Err(error),
         };
-        // What nobody opened may be removed at any moment, with the chunks that it is brought to.
+        // A file that is not open may be removed at any moment, together with the new chunks.
         let opened =
             Opened::new(Arc::clone(&self.shared), (text, content.attr), OpenOptions::UPDATE);
         spill(&mut &opened, content.attr, &[], None).map(drop)
     }
 
-    /// Reads a whole file. Of one whose bytes lie in the store this is one round trip, if no link and no `..` is on
-    /// the way; otherwise it is as opening, reading and closing.
+    /// Reads a whole file. For a file with its bytes in the store this takes one round trip, if the
+    /// path has no symbolic link and no `..`; otherwise it is the same as opening, reading and
+    /// closing.
     ///
     /// # Errors
-    /// `File`, as open(2); `InvalidArgument` for a file that does not fit into memory; and as for every call.
+    /// `File`, as open(2); `InvalidArgument` for a file that does not fit in memory; and as for
+    /// every call.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, ClientError> {
         let path = path.as_ref();
         if let Some(names) = plain(path) {
@@ -351,7 +358,7 @@ impl Volume {
         Ok(bytes)
     }
 
-    /// What an inode is; links are followed.
+    /// The attributes of an inode; follows symbolic links.
     ///
     /// # Errors
     /// `File`, as stat(2); and as for every call.
@@ -359,8 +366,8 @@ impl Volume {
         self.metas().inode(path.as_ref())
     }
 
-    /// The entries of a directory, without `.` and `..`, in no particular order. They are taken in pages
-    /// of 1,000; what comes or goes between two pages may be among them or not.
+    /// The entries of a directory, without `.` and `..`, in no particular order. They are fetched
+    /// in pages of 1,000; entries added or removed between two pages may be included or not.
     ///
     /// # Errors
     /// `File`, as opendir(3); and as for every call.
@@ -405,7 +412,8 @@ impl Volume {
         self.change(path.as_ref(), MetaOp::Create(create))
     }
 
-    /// Takes the name of what is no directory away. Who has it open goes on with it.
+    /// Removes a name that leads to no directory. Processes that have the file open can still use
+    /// it.
     ///
     /// # Errors
     /// `File`, as unlink(2); and as for every call.
@@ -423,7 +431,7 @@ impl Volume {
         self.change(path.as_ref(), MetaOp::RemoveDir { parent, name })
     }
 
-    /// Gives what `from` names the name `to`, in the place of what is there: all of it at once.
+    /// Renames `from` to `to`, and replaces an existing `to`, atomically.
     ///
     /// # Errors
     /// `File`, as rename(2), with the path `from`; and as for every call.
@@ -436,14 +444,16 @@ impl Volume {
         self.change(from.as_ref(), MetaOp::Rename(rename))
     }
 
-    /// Makes the file `to`, which has the bytes of `from` as they are now. It shares them until one of the two is written,
-    /// so this takes as long for a large file as for a small one. Owner and times are those of a new file,
-    /// permission bits those of `from`.
+    /// Makes the file `to` with the present bytes of `from`. Both share the bytes until one of them
+    /// is written, so this takes as long for a large file as for a small one. Owner and times are
+    /// those of a new file, permission bits those of `from`.
     ///
-    /// False when the bytes were copied instead: of a file that was cloned and written four times in turn.
+    /// Returns false when the bytes were copied instead: for a file that was cloned and written
+    /// four times in turn.
     ///
     /// # Errors
-    /// `File`: `from` as open(2) to read, `to` as open(2) with `O_CREAT` and `O_EXCL`; over a quota; and as for every call.
+    /// `File`: `from` as open(2) to read, `to` as open(2) with `O_CREAT` and `O_EXCL`; over a
+    /// quota; and as for every call.
     pub fn clone_file(
         &self,
         from: impl AsRef<Path>,
@@ -465,7 +475,7 @@ impl Volume {
         }
     }
 
-    /// Makes a file with these permission bits, of the bytes of another one.
+    /// Makes a file with these permission bits and the bytes of another one.
     fn copy_file(&self, from: &Path, (to, mode): (&Path, u16)) -> Result<(), ClientError> {
         let source = self.open_file(from, &OpenOptions::READ)?;
         let options = OpenOptions { mode, exclusive: true, read: false, ..OpenOptions::CREATE };
@@ -482,7 +492,7 @@ impl Volume {
             }
         };
         all().inspect_err(|_| {
-            // A half of a file is nobody's.
+            // A partial copy is of no use.
             let _ = self.unlink(to);
         })
     }
@@ -492,12 +502,12 @@ impl Volume {
     }
 }
 
-/// A meta does not follow links.
+/// Whether a path has a symbolic link; a meta does not follow links.
 const fn has_link(error: &ClientError) -> bool {
     matches!(error, ClientError::File { source: MetaError::NotSupported, .. })
 }
 
-/// Zeros for a whole file.
+/// Zeroed memory for a whole file.
 fn memory(size: u64) -> Result<Vec<u8>, ClientError> {
     let mut bytes = Vec::new();
     let len = usize::try_from(size).unwrap_or(usize::MAX);

@@ -1,35 +1,37 @@
-//! Where a process notes its session. One that was killed keeps its session until the lease ends, and with it the bytes of
-//! all that was replaced or removed meanwhile: the process that comes after it ends that session at once.
+//! The file in which a process records its session. The session of a killed process lasts until its
+//! lease ends, and with it the bytes of all files replaced or removed in the meantime. The next
+//! process ends that session at once.
 
 use std::path::{Path, PathBuf};
 
 use millpond_env::files::{FileLock, publish};
 
-/// A file that names a session, and the right to it.
+/// A file that names a session, and the right to use it.
 #[derive(Debug)]
 pub(super) struct Note {
     path: PathBuf,
-    /// Whoever noted a session before has ended.
+    /// Held exclusively: the process that recorded a session before has ended.
     _lock: FileLock,
 }
 
 impl Note {
-    /// None where another process has it, or where it cannot be kept: sessions then end with their leases.
+    /// Takes the note. None if another process has it, or if it cannot be kept: sessions then end
+    /// with their leases.
     pub(super) fn take(path: &Path) -> Option<Self> {
         let lock = FileLock::take(&path.with_added_extension("lock")).ok()??;
         Some(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// The session that was noted last and its name; none where there is none, or where it is not legible.
+    /// The session recorded last and its name; none if there is none, or if it is unreadable.
     pub(super) fn read(&self) -> Option<(u64, String)> {
         let text = std::fs::read_to_string(&self.path).ok()?;
         let (session, name) = text.strip_suffix('\n')?.split_once(' ')?;
         Some((session.parse().ok()?, name.to_owned()))
     }
 
-    /// Notes a session.
+    /// Records a session.
     pub(super) fn write(&self, session: u64, name: &str) {
-        // Where it fails this session ends with its lease.
+        // If this fails, the session ends with its lease.
         let _ = publish(&self.path, &[format!("{session} {name}\n").as_bytes()]);
     }
 }

@@ -1,7 +1,7 @@
-//! Objects: files of a bucket by their keys, as a gateway of S3 needs them (RFC 0019).
+//! Objects: files of a bucket by their keys, for an S3 gateway (RFC 0019).
 //!
-//! Every call is one question to a meta, unless it says otherwise, and blocks until it is answered. Any number of
-//! threads may call at the same time; nothing is kept between calls.
+//! Every call is one request to a meta, unless stated otherwise, and blocks until it is answered.
+//! Any number of threads may call at the same time; nothing is kept between calls.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::error::ClientError;
 
 /// Permission bits of an object's file.
 const MODE: u16 = 0o644;
-/// How often a change is tried that met others at the same moment.
+/// Attempts of a change that conflicted with others at the same moment.
 const TRIES: usize = 8;
-/// Pages of a list that are asked for until there is something to tell: some million places.
+/// Most pages of a list to request until one has a result: some million places.
 const PAGES_MAX: usize = 256;
 /// Numbers for files without names that are taken at once.
 const NUMBERS: u32 = 256;
@@ -36,56 +36,59 @@ const NUMBERS: u32 = 256;
 /// The bytes of a new object.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// These, [`STORED_MAX`] (64 KiB) at most: they go in the same round trip.
+    /// These bytes, at most [`STORED_MAX`] (64 KiB): they travel in the same round trip.
     Bytes(&'a [u8]),
-    /// Those of a file of [`Volume::nameless_file`], which has the key from then on.
+    /// The bytes of a file of [`Volume::nameless_file`], which then has the key.
     File(&'a File),
-    /// Those of the whole of an upload ([`Volume::take_place`]), if it has this many parts of so many bytes together, all in their places,
-    /// and no place that was taken and has none: `File` with `Stale` otherwise, and the parts are to be copied.
+    /// The bytes of the whole of an upload ([`Volume::take_place`]), if it has this many parts with
+    /// this total size, all in their places, and every taken place is filled. Otherwise the call
+    /// fails with `File` and `Stale`, and the parts must be copied.
     Whole {
-        /// How many parts.
+        /// Number of parts.
         parts: u16,
-        /// Their bytes.
+        /// Sum of their bytes.
         size: u64,
     },
 }
 
-/// An object is to be put.
+/// Request to put an object.
 #[derive(Clone, Copy, Debug)]
 pub struct PutObject<'a> {
-    /// In which bucket.
+    /// The bucket.
     pub bucket: &'a str,
-    /// Which key: 1 to 1,024 bytes of UTF-8 without NUL.
+    /// The key: 1 to 1,024 bytes of UTF-8 without NUL.
     pub key: &'a [u8],
     /// Its bytes.
     pub body: Body<'a>,
-    /// What is kept with it, 16 KiB at most; with nothing it has no attachment.
+    /// Its attachment, 16 KiB at most; an empty one means none.
     pub attachment: &'a [u8],
-    /// What must be there before.
+    /// Condition on the object that exists before.
     pub expect: Expect,
-    /// Replicas of bytes that are [`Body::Bytes`], should they go to chunks; 0 for the cluster's own number.
+    /// Replica count of [`Body::Bytes`] if they move to chunks; 0 for the cluster's default.
     pub replicas: u8,
-    /// The backend of the bucket has these bytes, and they are put here to be read: a *fill*. The key is clean with them. Only
-    /// if there is no object, and its state is clean and still the one that was seen: otherwise [`Put::Unmet`].
+    /// Set for a *fill*: the backend of the bucket has these bytes, and they are put here for
+    /// reads. The key is clean with them. A fill requires that there is no object, and that its
+    /// state is clean and still the one that was seen; otherwise the result is [`Put::Unmet`].
     pub origin: Option<&'a Origin>,
 }
 
-/// A page of keys is wanted.
+/// Request for a page of keys.
 #[derive(Clone, Copy, Debug)]
 pub struct ListObjects<'a> {
-    /// Of which bucket.
+    /// The bucket.
     pub bucket: &'a str,
-    /// Keys that begin so.
+    /// Prefix of the keys.
     pub prefix: &'a [u8],
-    /// Keys with this behind the prefix are told as one prefix, cut behind it; empty for none.
+    /// Keys that contain this after the prefix are listed as one common prefix, cut after it; empty
+    /// for none.
     pub delimiter: &'a [u8],
-    /// Keys and such prefixes up to this one are left out; empty for the beginning.
+    /// Lists only keys and common prefixes after this one; empty for the beginning.
     pub after: &'a [u8],
-    /// Keys and prefixes at most, 1 to 1,000.
+    /// Most keys and prefixes, 1 to 1,000.
     pub limit: u32,
 }
 
-/// Numbers that metas gave to this process's session for files without names.
+/// Numbers from metas for files without names of this process's session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(PerProcess<Mutex<VecDeque<u64>>>);
 
@@ -110,7 +113,7 @@ fn checked_attachment(bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
     Ok(bytes.to_vec())
 }
 
-/// What [`Put::Done`] has of an object that was not there.
+/// The object in [`Put::Done`] when there was none.
 fn nothing() -> Object {
     let time = Timestamp::default();
     let attr = Attr {
@@ -138,7 +141,7 @@ fn nothing() -> Object {
     Object { attr, attachment: None, bytes: None }
 }
 
-/// The operation that stores an object, and how errors call it.
+/// The operation that stores an object, and its name in errors.
 pub(super) fn put_op(
     put: &PutObject<'_>,
     upload: Option<UploadId>,
@@ -151,7 +154,8 @@ pub(super) fn put_op(
         }
         Body::Bytes(bytes) => ObjectBody::Bytes(bytes.to_vec()),
         Body::File(file) => {
-            // What was written last must not be told behind the name: its time would change then.
+            // The time of the last write must not be reported after the file has its name: the
+            // object's time would change then.
             file.sync()?;
             ObjectBody::Nameless(file.ino())
         }
@@ -171,7 +175,7 @@ pub(super) fn put_op(
     Ok((shown(put.bucket, put.key), ObjectOp::Put(op)))
 }
 
-/// The operation that looks a key up, and how errors call it.
+/// The operation that looks up a key, and its name in errors.
 pub(super) fn look_up_op(
     bucket: &str,
     key: &[u8],
@@ -181,7 +185,8 @@ pub(super) fn look_up_op(
     Ok((shown(bucket, key), op))
 }
 
-/// All bytes of a file in the store, or none: what is missing up to its length is zeros.
+/// The object with all bytes of its file in the store, or without bytes: adds zeros up to its
+/// length.
 pub(super) fn whole(mut object: Object) -> Object {
     let size = usize::try_from(object.attr.size).unwrap_or(usize::MAX);
     if size > STORED_MAX {
@@ -196,7 +201,7 @@ impl Volume {
     pub(super) fn object_op(&self, path: &str, op: ObjectOp) -> Result<ObjectReply, ClientError> {
         for _ in 1..TRIES {
             match self.ask_once(op.clone())? {
-                // Directories on the way were made and removed meanwhile.
+                // Directories on the path were made and removed in the meantime.
                 Err(MetaError::Again) => {}
                 answer => return self.told(path, answer),
             }
@@ -216,7 +221,7 @@ impl Volume {
         }
     }
 
-    /// What was done, with an attachment that was given.
+    /// The result of a put, with the attachment that was given.
     pub(super) fn done(
         &self,
         reply: ObjectReply,
@@ -246,18 +251,18 @@ impl Volume {
         }
     }
 
-    /// Makes a bucket: a directory of the root in which names are kept in the order of keys.
+    /// Makes a bucket: a directory of the root that keeps names in the order of keys.
     ///
     /// # Errors
-    /// `File`: `Exists` when the name is taken, by whatever; `Invalid` for a name that no bucket has; `Access`;
-    /// `InvalidArgument` for a long attachment; and as for every call.
+    /// `File`: `Exists` when the name is taken by any file or directory; `Invalid` for an invalid
+    /// bucket name; `Access`; `InvalidArgument` for a long attachment; and as for every call.
     pub fn make_bucket(&self, name: &str, attachment: &[u8]) -> Result<Bucket, ClientError> {
         let bucket = Name::new(name.as_bytes()).map_err(|_| refused(name, MetaError::Invalid))?;
         let attachment = checked_attachment(attachment)?;
         self.told_bucket(name, ObjectOp::MakeBucket { bucket, attachment })
     }
 
-    /// Removes a bucket without objects. Directories that nothing else is in go with it, and so do uploads.
+    /// Removes a bucket without objects, together with empty directories in it and with uploads.
     ///
     /// # Errors
     /// `File`: `NotFound`, `NotEmpty`, `Access`; and as for every call.
@@ -266,7 +271,7 @@ impl Volume {
         self.object_op(name, ObjectOp::RemoveBucket { bucket }).map(drop)
     }
 
-    /// What a bucket is.
+    /// A bucket.
     ///
     /// # Errors
     /// `File`: `NotFound`, also for a directory that is no bucket; and as for every call.
@@ -274,7 +279,7 @@ impl Volume {
         self.told_bucket(name, ObjectOp::GetBucket { bucket: bucket_name(name)? })
     }
 
-    /// Keeps other bytes with a bucket.
+    /// Replaces the attachment of a bucket.
     ///
     /// # Errors
     /// `File`: `NotFound`, `Access`; `InvalidArgument` for more than 16 KiB; and as for every call.
@@ -283,7 +288,8 @@ impl Volume {
         self.told_bucket(name, ObjectOp::SetBucket { bucket, attachment }).map(drop)
     }
 
-    /// All buckets in the order of their names. Asks once for 1,000 names of the root directory.
+    /// All buckets in the order of their names. Sends one request for every 1,000 names of the root
+    /// directory.
     ///
     /// # Errors
     /// As for every call.
@@ -304,13 +310,14 @@ impl Volume {
         }
     }
 
-    /// Gives a key a new inode with these bytes, in the place of what has it; who reads that goes on with it. Durable and
-    /// seen everywhere, by mounts too, when it returns.
+    /// Gives a key a new inode with these bytes, and replaces the existing one; readers of the old
+    /// inode can still use it. Durable and visible everywhere, also on mounts, when it returns.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the bucket, `Stale` for a file that is no nameless one of this volume (any more),
-    /// `Quota`, `Access`, `NotSupported` where something else than a file is in the way of a directory;
-    /// `InvalidArgument` for a key, an attachment or bytes that are too long; and as for every call.
+    /// `File`: `NotFound` without the bucket, `Stale` for a file that is not, or no longer, a
+    /// nameless one of this volume, `Quota`, `Access`, `NotSupported` if an inode other than a file
+    /// is in the way of a directory; `InvalidArgument` for a key, an attachment or bytes that are
+    /// too long; and as for every call.
     pub fn put_object(&self, put: &PutObject<'_>) -> Result<Put, ClientError> {
         self.put(put, None)
     }
@@ -320,16 +327,17 @@ impl Volume {
         self.done(self.object_op(&path, op)?, Some(put.attachment))
     }
 
-    /// A file without a name, to read and write, its bytes on chains of so many replicas (0: the cluster's own number). It
-    /// goes when its last clone is dropped and nothing has given it a name, and when this process dies.
+    /// A file without a name, for reading and writing, with its bytes on chains of this replica
+    /// count (0: the cluster's default). It is removed when its last clone is dropped before
+    /// anything has given it a name, and when this process dies.
     ///
     /// # Errors
-    /// `InvalidArgument` for more replicas than chains can have; and as for every call. Without chains of so many
-    /// replicas no meta answers until the deadline.
+    /// `InvalidArgument` for a replica count above that of any chain; and as for every call. If the
+    /// cluster has no chains of this replica count, no meta answers until the deadline.
     pub fn nameless_file(&self, replicas: u8) -> Result<File, ClientError> {
         check_replicas(replicas)?;
         let ino = self.number()?;
-        // Known to be open before it is there: no meta collects it between.
+        // Recorded as open before it exists: so no meta collects it in between.
         self.metas().note_open(ino);
         let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE, replicas, umask: None };
         let made = self.metas().attr_at("a file without a name", MetaOp::Object(op));
@@ -355,10 +363,11 @@ impl Volume {
         Ok(Ino(first))
     }
 
-    /// An object, if it is there; with its bytes, if they are wanted and lie in the store. All of it is of one moment.
+    /// An object, if it exists, with its bytes if requested and in the store, all at one moment.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the bucket, `Access`; `InvalidArgument` for a key that none has; and as for every call.
+    /// `File`: `NotFound` without the bucket, `Access`; `InvalidArgument` for an invalid key; and
+    /// as for every call.
     pub fn get_object(
         &self,
         bucket: &str,
@@ -368,11 +377,11 @@ impl Volume {
         self.look_up(bucket, key, with_bytes).map(|found| found.object)
     }
 
-    /// Opens an object to read. It stays what it is while it is open, even when it is removed or replaced, unless a mount
-    /// writes to the file.
+    /// Opens an object for reading. It stays unchanged while it is open, even when it is removed or
+    /// replaced, unless a mount writes to the file.
     ///
     /// # Errors
-    /// `File`: `Stale` when it was removed meanwhile; and as for every call.
+    /// `File`: `Stale` when it was removed in the meantime; and as for every call.
     pub fn object_file(&self, object: &Object) -> Result<File, ClientError> {
         let file = self.opened(object.attr);
         if file.stat()?.nlink == 0 {
@@ -381,13 +390,15 @@ impl Volume {
         Ok(file)
     }
 
-    /// From now on, until it is dropped, what is looked up can be opened with [`Volume::object_file_held`].
+    /// Starts a hold: until it is dropped, objects looked up from now on can be opened with
+    /// [`Volume::object_file_held`].
     #[must_use]
     pub fn hold(&self) -> Hold {
         self.shared.metas.hold()
     }
 
-    /// The same as [`Volume::object_file`] of an object that was looked up after `hold` was taken. Asks nobody.
+    /// As [`Volume::object_file`], for an object that was looked up after `hold` was taken. Sends
+    /// no request.
     #[must_use]
     pub fn object_file_held(&self, object: &Object, _hold: &Hold) -> File {
         self.opened(object.attr)
@@ -398,8 +409,9 @@ impl Volume {
         File::of(Opened::new(Arc::clone(&self.shared), (text, attr), OpenOptions::READ))
     }
 
-    /// Keeps other bytes with an object, made for the content that it has: whoever changes what he read before should
-    /// expect [`Expect::Exactly`]. [`Put::Unmet`] with nothing when it is not there.
+    /// Replaces the attachment of an object, made for its present content: a caller that changes
+    /// what it read before should expect [`Expect::Exactly`]. Returns [`Put::Unmet`] without an
+    /// object when it does not exist.
     ///
     /// # Errors
     /// As [`Volume::get_object`]; `InvalidArgument` for more than 16 KiB.
@@ -420,8 +432,9 @@ impl Volume {
         self.done(reply, Some(attachment))
     }
 
-    /// Removes an object, and directories that were made for it and are empty then. [`Put::Done`] has what was removed
-    /// as `replaced`; without anything to remove it has nothing there, and an object of inode 0.
+    /// Removes an object, and directories that were made for it and are then empty. [`Put::Done`]
+    /// has the removed object as `replaced`; if there was none, `replaced` is none and the object
+    /// has inode 0.
     ///
     /// # Errors
     /// As [`Volume::get_object`].
@@ -437,12 +450,13 @@ impl Volume {
         self.done(reply, None)
     }
 
-    /// A page of keys in the order of their bytes. Between two pages keys may come and go; one that is there all the
-    /// time is told once.
+    /// A page of keys in the order of their bytes. Keys may be added or removed between two pages;
+    /// a key that exists all the time is listed once.
     ///
-    /// A directory with nothing but empty directories in it is no prefix, and a meta looks through it to know. It
-    /// ends a page when it has looked at some thousand places; this asks on, 256 times, until there is something to
-    /// tell. Then [`ListPage::next`] ends with a NUL, and is to be given back as it is.
+    /// A directory with only empty directories in it is no common prefix, and a meta must scan it
+    /// to know. It ends a page after some thousand places; this call requests up to 256 pages,
+    /// until one has a result. If none has, [`ListPage::next`] ends with a NUL, and must be passed
+    /// on unchanged.
     ///
     /// # Errors
     /// `File`: `NotFound` without the bucket, `Access`; and as for every call.
@@ -477,7 +491,7 @@ impl Volume {
         Ok(ListPage { items, next: Some(op.after) })
     }
 
-    /// Begins an upload in parts.
+    /// Begins a multipart upload.
     ///
     /// # Errors
     /// As [`Volume::get_object`]; `InvalidArgument` for more than 16 KiB.
@@ -508,7 +522,8 @@ impl Volume {
         }
     }
 
-    /// Uploads of a bucket behind this one, in the order of keys and ids; fewer than `limit` only at the end.
+    /// Uploads of a bucket after this one, in the order of keys and ids; fewer than `limit` only at
+    /// the end.
     ///
     /// # Errors
     /// `File`: `NotFound` without the bucket; and as for every call.
@@ -536,13 +551,15 @@ impl Volume {
         Ok(all)
     }
 
-    /// A place for a part of so many bytes in a file in which all parts of the upload lie one behind the other, so that completing it need
-    /// not copy them (RFC 0023): the file, and where the place begins. `None` where the part has to have a file of its own: it is longer than the
-    /// others, or the first and so short that it may be the last, or its place was taken before. Whoever takes a place writes
-    /// there and nowhere else, and not after [`Volume::put_part`].
+    /// Takes a place for a part of `len` bytes in a file with all parts of the upload one after the
+    /// other, so that completing it needs no copy (RFC 0023). Returns the file and the offset of
+    /// the place. `None` if the part must have a file of its own: it is longer than the others, or
+    /// it is the first and so short that it may be the last, or its place was taken before. The
+    /// caller writes only in its place, and not after [`Volume::put_part`].
     ///
     /// # Errors
-    /// `File`: `NotFound` without the upload, `Access`; `InvalidArgument` for a number that is not 1 to 10,000; and as for every call.
+    /// `File`: `NotFound` without the upload, `Access`; `InvalidArgument` for a number that is not
+    /// 1 to 10,000; and as for every call.
     pub fn take_place(
         &self,
         (bucket, id, number): (&str, UploadId, u16),
@@ -551,7 +568,7 @@ impl Volume {
     ) -> Result<Option<(File, u64)>, ClientError> {
         check_part(number)?;
         check_replicas(replicas)?;
-        // What a meta tells of is open from then on.
+        // Inodes in a meta's answer count as open from then on.
         let _hold = self.hold();
         let bucket_of = bucket_name(bucket)?;
         let op = ObjectOp::TakePlace { bucket: bucket_of, id, number, len, mode: MODE, replicas };
@@ -565,13 +582,14 @@ impl Volume {
         }))
     }
 
-    /// Has a file of [`Volume::nameless_file`] be a part of an upload, which holds it from then on; or, with `place`, that many bytes at
-    /// the part's place in the file of [`Volume::take_place`]. The part of this number that was there is garbage; with `replaces` it must be in this
-    /// file.
+    /// Makes a file of [`Volume::nameless_file`] a part of an upload, which then holds it; or, with
+    /// `place`, that many bytes at the part's place in the file of [`Volume::take_place`]. The
+    /// previous part of this number becomes garbage; with `replaces` it must be in that file.
     ///
     /// # Errors
-    /// `File`: `NotFound` without the upload, `Stale` for another file, a place that was not taken or where another part is to be replaced, `Quota`; `InvalidArgument` for a number that is
-    /// not 1 to 10,000; and as for every call.
+    /// `File`: `NotFound` without the upload, `Stale` for another file, for a place that was not
+    /// taken, or when another part would be replaced, `Quota`; `InvalidArgument` for a number that
+    /// is not 1 to 10,000; and as for every call.
     pub fn put_part(
         &self,
         (bucket, id, number): (&str, UploadId, u16),
@@ -587,7 +605,7 @@ impl Volume {
         self.object_op(bucket, ObjectOp::PutPart(put)).map(drop)
     }
 
-    /// Parts of an upload behind this number, in their order; fewer than `limit` only at the end.
+    /// Parts of an upload after this number, in their order; fewer than `limit` only at the end.
     ///
     /// # Errors
     /// `File`: `NotFound` without the upload; and as for every call.
@@ -614,7 +632,7 @@ impl Volume {
         Ok(all)
     }
 
-    /// Opens a part to read. It stays while it is open.
+    /// Opens a part for reading. It stays while it is open.
     ///
     /// # Errors
     /// `File`: `Stale` when it is gone; and as for every call.
@@ -624,15 +642,16 @@ impl Volume {
         Ok(file)
     }
 
-    /// [`Volume::put_object`], by which an upload of its bucket ends, with its parts: both in one transaction.
+    /// As [`Volume::put_object`], and ends an upload of its bucket and its parts in the same
+    /// transaction.
     ///
     /// # Errors
-    /// As [`Volume::put_object`]; `File`: `NotFound` without the upload too.
+    /// As [`Volume::put_object`]; also `File`: `NotFound` without the upload.
     pub fn complete_upload(&self, id: UploadId, put: &PutObject<'_>) -> Result<Put, ClientError> {
         self.put(put, Some(id))
     }
 
-    /// Ends an upload; its parts are garbage.
+    /// Ends an upload; its parts become garbage.
     ///
     /// # Errors
     /// `File`: `NotFound` without it or the bucket; and as for every call.

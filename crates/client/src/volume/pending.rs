@@ -1,4 +1,4 @@
-//! What was submitted and is waited for later: a queue and the threads that work on it.
+//! Submitted batches with outcomes that are fetched later: a queue and the threads that work on it.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
@@ -8,27 +8,28 @@ use millpond_env::{Mutex, OfProcess, PerProcess, thread};
 
 use crate::error::ClientError;
 
-/// Batches that wait for a thread; who submits another one waits with it.
+/// Most batches that wait for a thread; a caller that submits another one blocks.
 const QUEUE_MAX: usize = 256;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that do what was submitted, of each process its own. They end when the queue is dropped, after what is in it.
+/// Threads that run submitted batches; each process has its own. They end when the queue is
+/// dropped, after the batches in it.
 #[derive(Debug)]
 pub(super) struct Workers {
     count: usize,
     queue: PerProcess<SyncSender<Job>>,
 }
 
-/// A batch that was submitted. Dropping it does not stop the batch; its outcome is lost then. It is of the process
-/// that submitted it: a child of that does not hear of it.
+/// A submitted batch. Dropping this does not stop the batch, but its outcome is lost. It belongs to
+/// the process that submitted it: a child process never gets the outcome.
 #[derive(Debug)]
 pub struct Pending<T> {
     outcome: OfProcess<Receiver<Result<T, ClientError>>>,
 }
 
 impl<T> Pending<T> {
-    /// What a child is told of a batch of its parent.
+    /// The error in a child for a batch of its parent.
     #[must_use]
     pub fn of_parent() -> ClientError {
         let fix = "it was submitted before this process was forked, and is its parent's: submit it \
@@ -45,7 +46,7 @@ impl<T> Pending<T> {
         outcome.recv().unwrap_or(Err(ClientError::Closed))
     }
 
-    /// Waits for the batch to be done for at most `time`: the outcome, which is told once, or none.
+    /// Waits at most `time` for the batch; returns the outcome, once only, or none.
     ///
     /// # Errors
     /// The batch's.
@@ -58,7 +59,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The outcome, if the batch is done; it is told once.
+    /// The outcome, if the batch is done; returned once only.
     ///
     /// # Errors
     /// The batch's.
@@ -89,7 +90,7 @@ impl Workers {
         for _ in 0..count {
             let jobs = Arc::clone(&jobs);
             let next = move || jobs.lock().recv();
-            // Nobody joins them: the last handle of a volume may be dropped by one of them.
+            // The threads are not joined: one of them may drop the last handle of a volume.
             let run = move || {
                 while let Ok(job) = next() {
                     job();
@@ -101,7 +102,7 @@ impl Workers {
         Ok(queue)
     }
 
-    /// Has a thread do something; waits while the queue is full.
+    /// Runs a job in a thread; blocks while the queue is full.
     pub(super) fn submit<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, ClientError> + Send + 'static,
@@ -116,10 +117,10 @@ impl Workers {
             }
         };
         let job: Job = Box::new(move || {
-            // Whoever submitted it may have lost interest.
+            // The receiver may have been dropped.
             let _ = done.send(job());
         });
-        // Without threads the outcome's sender is dropped, and the wait says so.
+        // Without threads the outcome's sender is dropped, and the wait returns an error.
         let _ = queue.send(job);
         Pending { outcome }
     }

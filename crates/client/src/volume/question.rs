@@ -1,4 +1,4 @@
-//! Objects for callers that have no thread to wait with.
+//! Operations on objects for callers that cannot block.
 
 use millpond_types::meta::object::{ObjectOp, ObjectReply, Put};
 use millpond_types::meta::{MetaError, MetaOp, MetaRequest};
@@ -8,8 +8,8 @@ use super::backing::Found;
 use super::objects::{PutObject, look_up_op, put_op};
 use crate::error::ClientError;
 
-/// One operation on an object, asked with [`Volume::ask_here`] or [`Volume::ask`]. Whatever of that happens how often, it is
-/// done once.
+/// One operation on an object, for [`Volume::ask_here`] or [`Volume::ask`]. It is executed once, no
+/// matter how often and in which way it is asked.
 #[derive(Clone, Debug)]
 pub struct Question {
     path: String,
@@ -17,7 +17,7 @@ pub struct Question {
     attachment: Vec<u8>,
 }
 
-/// What a [`Question`] was answered with.
+/// The answer to a [`Question`].
 #[derive(Clone, Debug)]
 pub struct Reply {
     reply: ObjectReply,
@@ -25,10 +25,10 @@ pub struct Reply {
 }
 
 impl Volume {
-    /// What [`Volume::look_up`] asks.
+    /// The question of [`Volume::look_up`].
     ///
     /// # Errors
-    /// `InvalidArgument` for a key or a bucket that none has.
+    /// `InvalidArgument` for an invalid key or bucket.
     pub fn question_look_up(
         &self,
         bucket: &str,
@@ -38,7 +38,7 @@ impl Volume {
         look_up_op(bucket, key, with_bytes).map(|it| self.question(it, &[]))
     }
 
-    /// What [`Volume::put_object`] asks. Blocks when the body is a file.
+    /// The question of [`Volume::put_object`]. Blocks when the body is a file.
     ///
     /// # Errors
     /// `InvalidArgument` as there.
@@ -52,8 +52,8 @@ impl Volume {
         Question { path, request, attachment: attachment.to_vec() }
     }
 
-    /// Asks a question of the meta in this process, without a thread that waits; none where the question must be asked with
-    /// [`Volume::ask`].
+    /// Asks the meta in this process, without blocking a thread; none if the question must be asked
+    /// with [`Volume::ask`].
     pub async fn ask_here(&self, question: &Question) -> Option<Result<Reply, ClientError>> {
         let answer = self.metas().client.meta_here(&question.request).await?.answer;
         if matches!(answer, Err(MetaError::Again)) {
@@ -63,14 +63,14 @@ impl Volume {
         Some(reply.map(|reply| Reply { reply, attachment: question.attachment.clone() }))
     }
 
-    /// Asks a question, asked before or not. Blocks.
+    /// Asks a question, whether it was asked before or not. Blocks.
     ///
     /// # Errors
     /// As of the operation.
     pub fn ask(&self, question: Question) -> Result<Reply, ClientError> {
         let Question { path, request, attachment } = question;
         let reply = match self.metas().client.meta(&request, None)?.answer {
-            // Nothing was done: from now on it is another request each time.
+            // Nothing was done, so each further attempt is a new request.
             Err(MetaError::Again) => match request.op {
                 MetaOp::Object(op) => self.object_op(&path, op)?,
                 _ => return Err(self.metas().unexpected()),
@@ -83,7 +83,7 @@ impl Volume {
     /// The answer to [`Volume::question_look_up`].
     ///
     /// # Errors
-    /// `Unexpected` for another one's.
+    /// `Unexpected` for the answer to another question.
     pub fn looked_up(&self, reply: Reply) -> Result<Found, ClientError> {
         self.found(reply.reply)
     }
@@ -91,7 +91,7 @@ impl Volume {
     /// The answer to [`Volume::question_put`].
     ///
     /// # Errors
-    /// `Unexpected` for another one's.
+    /// `Unexpected` for the answer to another question.
     pub fn put_done(&self, reply: Reply) -> Result<Put, ClientError> {
         self.done(reply.reply, Some(&reply.attachment))
     }

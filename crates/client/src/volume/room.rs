@@ -1,4 +1,4 @@
-//! How much room a volume has.
+//! Capacity and quotas of a volume.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::walk::shown;
 use crate::error::ClientError;
 
 impl Volume {
-    /// How many bytes and inodes there are, and how many of them are free.
+    /// Total and free bytes, and the number of inodes.
     ///
     /// # Errors
     /// As for every call.
@@ -20,7 +20,7 @@ impl Volume {
         }
     }
 
-    /// The quota that a path counts for, if it counts for one.
+    /// The quota that counts a path, if any.
     ///
     /// # Errors
     /// `File`: `NotFound`; and as for every call.
@@ -34,11 +34,11 @@ impl Volume {
         }
     }
 
-    /// Gives a directory a quota, or other limits of the one that it has.
+    /// Gives a directory a quota, or changes the limits of its quota.
     ///
     /// # Errors
-    /// `File`: `NotFound`, `NotDirectory`; `NotPermitted` unless the caller is root; `NotEmpty` for a first quota of what
-    /// is not empty; and as for every call.
+    /// `File`: `NotFound`, `NotDirectory`; `NotPermitted` unless the caller is root; `NotEmpty` for
+    /// the first quota of a directory with entries; and as for every call.
     pub fn set_quota(
         &self,
         path: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! The session of a volume: metas know by it which files are open here.
+//! The session of a volume, by which metas know the files that are open here.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -17,58 +17,60 @@ use super::note::Note;
 use crate::client::Client;
 use crate::error::ClientError;
 
-/// So many orphans of one question that are not open here mean that more are to be asked about.
+/// If one answer names this many orphans that are not open here, more are waiting.
 const MANY: usize = 100;
 
-/// Renewals that come soon behind a removal.
+/// Number of early renewals after a removal.
 const SOON_ROUNDS: u32 = 4;
-/// How long the word that an inode is not open waits for look-ups that began before it was asked for, and how often they
-/// are looked at.
+/// Longest time for which the report that an inode is not open waits for earlier lookups, and the
+/// interval of checking them.
 const LOOK_UPS_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_UPS_LOOK: Duration = Duration::from_millis(5);
 
-/// Asks metas, in a session of this process.
+/// Sends requests to metas, in a session of this process.
 #[derive(Debug)]
 pub(super) struct Metas {
     pub(super) client: Client,
     pub(super) caller: Caller,
     name: String,
-    /// A child has its own, which begins with the first question.
+    /// A child has its own state, which begins with its first request.
     ours: PerProcess<Arc<Ours>>,
 }
 
-/// A session with a meta, and what is open in it.
+/// A session, and the inodes that are open in it.
 #[derive(Debug)]
 struct Ours {
     client: Client,
     name: String,
-    /// Not a child's: that is not the process which is started again and again.
+    /// None in a child, which is not the process that is restarted.
     note: Option<Note>,
-    /// 0 before it has begun.
+    /// The session's number; 0 before it has begun.
     session: AtomicU64,
-    /// Names every change within the session, so that one that is sent again is done once.
+    /// Number of the last change in the session; a retry has the same number, so that it is
+    /// executed once.
     sequence: AtomicU64,
-    /// How often each inode is open.
+    /// Number of times that each inode is open.
     open: Mutex<HashMap<Ino, usize>>,
     holds: Mutex<Holds>,
-    /// Something was replaced or removed here: metas soon ask whether it is open.
+    /// An inode was replaced or removed here: metas will soon ask whether it is open.
     removed: AtomicBool,
     ended: Mutex<bool>,
     woken: Condvar,
-    /// Keeps the session.
+    /// The thread that renews the session.
     thread: Mutex<Option<ThreadHandle<()>>>,
 }
 
-/// Holds, by their numbers.
+/// Active holds by number.
 #[derive(Debug, Default)]
 struct Holds {
     next: u64,
     held: BTreeSet<u64>,
 }
 
-/// While it is there, metas are not told that anything is closed that was removed after it was taken: what was looked up
-/// meanwhile can be opened without asking whether it is still there ([`super::Volume::object_file_held`]). Hold it for one
-/// look-up only, since the bytes of nothing that is removed go before it is dropped.
+/// While it exists, metas get no report that an inode is closed if it was removed after the hold
+/// was taken. So an inode looked up in this time can be opened without asking whether it still
+/// exists ([`super::Volume::object_file_held`]). Keep it for one lookup only, because the bytes of
+/// removed inodes stay until it is dropped.
 #[derive(Debug)]
 pub struct Hold {
     ours: OfProcess<Arc<Ours>>,
@@ -84,7 +86,7 @@ impl Drop for Hold {
 }
 
 impl Metas {
-    /// Begins a session and the thread that keeps it.
+    /// Begins a session and the thread that renews it.
     pub(super) fn begin(
         client: Client,
         (name, note): (String, Option<&Path>),
@@ -99,10 +101,10 @@ impl Metas {
         Ok(metas)
     }
 
-    /// What this process has.
+    /// State of this process.
     fn ours(&self) -> &Arc<Ours> {
         self.ours.get_or(|| {
-            // Operators tell the sessions of a parent and of its children apart.
+            // The name lets operators distinguish the sessions of a parent and its children.
             let name = format!("{} child {}", self.name, std::process::id());
             let fits = u8::try_from(name.len()).is_ok();
             let name = if fits { name } else { self.name.clone() };
@@ -110,27 +112,27 @@ impl Metas {
         })
     }
 
-    /// Has a meta do something; what POSIX refuses is an answer.
+    /// Has a meta execute an operation; a POSIX error is an answer.
     pub(super) fn ask(&self, caller: Caller, op: MetaOp) -> Result<MetaAnswer, ClientError> {
         let ours = self.ours();
         ours.begin()?;
         ours.ask(caller, op)
     }
 
-    /// A request that may be repeated: what changes something is done once.
+    /// Makes a request that may be repeated: a change is executed once.
     pub(super) fn request(&self, caller: Caller, op: MetaOp) -> MetaRequest {
         let ours = self.ours();
-        // Where no session is to be had, the meta says what it thinks of none.
+        // If no session can begin, the meta answers with the error for a missing one.
         let _ = ours.begin();
         ours.request(caller, op)
     }
 
-    /// The same on behalf of the volume's caller; the error names the path.
+    /// As [`Self::ask`], for the volume's caller; the error names the path.
     pub(super) fn at(&self, path: &str, op: MetaOp) -> Result<MetaReply, ClientError> {
         self.ask(self.caller.clone(), op)?.map_err(|source| refused(path, source))
     }
 
-    /// The same of what answers with an inode.
+    /// As [`Self::at`], for an operation that answers with an inode.
     pub(super) fn attr_at(&self, path: &str, op: MetaOp) -> Result<Attr, ClientError> {
         match self.at(path, op)? {
             MetaReply::Attr(attr) => Ok(attr),
@@ -143,7 +145,7 @@ impl Metas {
         unexpected(&self.client)
     }
 
-    /// From now on metas are told that the inode is open.
+    /// Records an inode as open for reports to metas.
     pub(super) fn note_open(&self, ino: Ino) {
         *self.ours().open.lock().entry(ino).or_default() += 1;
     }
@@ -158,11 +160,12 @@ impl Metas {
         }
     }
 
-    /// Something was replaced or removed: the session is renewed soon, so that its bytes go.
+    /// Records that an inode was replaced or removed: the session is renewed soon, so that its
+    /// bytes are freed.
     pub(super) fn note_removed(&self) {
         let ours = self.ours();
         if !ours.removed.swap(true, Ordering::AcqRel) {
-            // Not between the look at it and the sleep.
+            // The lock prevents a wake-up between the thread's check of the flag and its sleep.
             let _awake = ours.ended.lock();
             ours.woken.notify_all();
         }
@@ -208,8 +211,8 @@ impl Ours {
         }
     }
 
-    /// Ends the session of the process before this one, if it is that one's: in another cluster, or in one that was made
-    /// anew, the number is somebody else's.
+    /// Ends the recorded session of the previous process, if it has the recorded name: in another
+    /// or a newly founded cluster the number may belong to another session.
     fn end_noted(&self) -> Result<(), ClientError> {
         let Some((session, name)) = self.note.as_ref().and_then(Note::read) else { return Ok(()) };
         let root = || Caller::checked(0, 0);
@@ -225,7 +228,7 @@ impl Ours {
         self.client.meta(&request, None).map(drop)
     }
 
-    /// Begins the session and the thread that keeps it, if that is not done.
+    /// Begins the session and the thread that renews it, unless this is done.
     fn begin(self: &Arc<Self>) -> Result<(), ClientError> {
         if self.session.load(Ordering::Acquire) != 0 {
             return Ok(());
@@ -259,7 +262,7 @@ impl Ours {
         MetaRequest { session, sequence, hour, caller, op }
     }
 
-    /// Whether a hold from before this number is still there.
+    /// Whether a hold with a lower number still exists.
     fn is_held(&self, before: u64) -> bool {
         self.holds.lock().held.first().is_some_and(|number| *number < before)
     }
@@ -279,7 +282,7 @@ impl Ours {
         }
     }
 
-    /// Has the thread end, and then the session.
+    /// Ends the thread, and then the session.
     fn end(&self) {
         *self.ended.lock() = true;
         self.woken.notify_all();
@@ -292,24 +295,28 @@ impl Ours {
 
     fn close(&self) {
         if self.session.load(Ordering::Acquire) != 0 {
-            // Where no meta hears of it, the session ends with its lease.
+            // If no meta receives it, the session ends with its lease.
             let _ = self.ask(Caller::checked(0, 0), MetaOp::SessionClose);
         }
     }
 
     /// Renews the session until it ends.
     fn keep(&self, every: Duration) {
-        // The inodes of the last question; who looks something up from this hold on finds none of them.
+        // The inodes in the last answer; a lookup that begins with this hold number or a later one
+        // finds none of them.
         let (mut asked, mut since) = (Vec::new(), 0);
-        // Rounds in which it is asked soon: what was removed is asked about a round of collection later.
+        // Number of rounds with early renewals: metas ask about removed inodes one collection round
+        // later.
         let mut soon = 0_u32;
         let mut ended = self.ended.lock();
         loop {
             let (open, closed) = self.parted(&asked);
-            // Orphans are asked about: the next renewal comes soon, so that their bytes go.
+            // Metas asked about orphans: the next renewal comes soon, so that their bytes are
+            // freed.
             let pause = match (open.is_empty(), closed.len()) {
                 (true, 0) if soon == 0 => every,
-                // More of them wait: who replaces files all day makes more than a pause of a second lets go.
+                // More are waiting: a client that replaces files all day makes more than renewals
+                // once a second can free.
                 (_, MANY..) => every / 400,
                 _ => every / 16,
             };
@@ -338,10 +345,10 @@ impl Ours {
                 return;
             }
             drop(ended);
-            // What is removed from here on is asked about after this renewal.
+            // Inodes removed from here on are in the answer to the next renewal.
             let is_removed = self.removed.swap(false, Ordering::AcqRel);
             soon = if is_removed { SOON_ROUNDS } else { soon.saturating_sub(1) };
-            // What is held is not answered, and asked about again.
+            // Inodes under a hold are not reported, and metas ask about them again.
             let (open, closed) =
                 if self.is_held(since) { Default::default() } else { self.parted(&asked) };
             asked = self.renew(open, closed);
@@ -353,17 +360,17 @@ impl Ours {
         }
     }
 
-    /// What of these is open and what is not.
+    /// Splits inodes into those that are open and those that are not.
     fn parted(&self, inos: &[Ino]) -> (Vec<Ino>, Vec<Ino>) {
         let open = self.open.lock();
         inos.iter().partition(|ino| open.contains_key(ino))
     }
 
-    /// Renews the session; returns the inodes that it is asked about.
+    /// Renews the session; returns the inodes in question.
     fn renew(&self, open: Vec<Ino>, closed: Vec<Ino>) -> Vec<Ino> {
         match self.ask(Caller::checked(0, 0), MetaOp::SessionRenew { open, closed }) {
             Ok(Ok(MetaReply::Renewed { asked })) => asked,
-            // It ended while no meta heard of this process.
+            // The session ended while no meta could reach this process.
             Ok(Err(MetaError::Stale)) => {
                 let _ = self.open_session();
                 Vec::new()
@@ -373,7 +380,7 @@ impl Ours {
     }
 }
 
-/// A name that no other session has.
+/// A name with a random suffix, which no other session has.
 fn with_nonce(name: &str) -> Result<String, ClientError> {
     let mut nonce = [0; 8];
     let failed = |error| ClientError::argument("note", format!("no random number: {error}"));
@@ -381,7 +388,7 @@ fn with_nonce(name: &str) -> Result<String, ClientError> {
     Ok(format!("{name} {:016x}", u64::from_le_bytes(nonce)))
 }
 
-/// What POSIX says about a path.
+/// The error of a path with its POSIX name.
 pub(super) fn refused(path: &str, source: MetaError) -> ClientError {
     ClientError::File { path: path.to_owned(), source }
 }

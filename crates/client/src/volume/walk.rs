@@ -1,4 +1,4 @@
-//! From a path to an inode.
+//! Walking a path to an inode.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,15 +11,15 @@ use millpond_types::meta::{
 use super::session::{Metas, refused};
 use crate::error::ClientError;
 
-/// Links that one path may lead over, as in Linux.
+/// Most symbolic links in one path, as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// Where a path leads.
+/// End of a path.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The directory of its last name, and that name; none of a path that names none, such as `/`.
+    /// The directory of its last name, and that name; none for a path without names, such as `/`.
     pub(super) entry: Option<(Ino, Name)>,
-    /// What is there, if anything is.
+    /// The attributes of the inode there, if it exists.
     pub(super) attr: Option<Attr>,
 }
 
@@ -35,7 +35,7 @@ fn names(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
         .map(<[u8]>::to_vec)
 }
 
-/// The names of a path that a meta can walk by itself; none of the others.
+/// The names of a path that a meta can walk by itself; none for other paths.
 pub(super) fn plain(path: &Path) -> Option<Vec<Name>> {
     let names: Option<Vec<Name>> =
         names(path.as_os_str().as_bytes()).map(|name| Name::new(&name).ok()).collect();
@@ -50,7 +50,8 @@ fn name_error(error: NameError) -> MetaError {
 }
 
 impl Metas {
-    /// Walks a path from the root of the volume; a link as its last name only if `follow`.
+    /// Walks a path from the root of the volume; follows a symbolic link as its last name only if
+    /// `follow`.
     pub(super) fn walk(&self, path: &Path, follow: bool) -> Result<Place, ClientError> {
         let text = &shown(path);
         let mut rest: VecDeque<Vec<u8>> = names(path.as_os_str().as_bytes()).collect();
@@ -89,13 +90,13 @@ impl Metas {
         Ok(Place { entry: None, attr: Some(attr) })
     }
 
-    /// The directory and the name that a path names, whether it is there or not.
+    /// The directory and the last name of a path, whether the name exists or not.
     pub(super) fn entry(&self, path: &Path) -> Result<(Ino, Name), ClientError> {
         let place = self.walk(path, false)?;
         place.entry.ok_or_else(|| refused(&shown(path), MetaError::Invalid))
     }
 
-    /// What a path leads to.
+    /// The attributes of the inode at a path.
     pub(super) fn inode(&self, path: &Path) -> Result<Attr, ClientError> {
         let place = self.walk(path, true)?;
         place.attr.ok_or_else(|| refused(&shown(path), MetaError::NotFound))
