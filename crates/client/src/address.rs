@@ -1,4 +1,4 @@
-//! Where servers listen, as users write it.
+//! Addresses of servers, as users write them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,9 +9,9 @@ use millpond_types::Tick;
 
 use crate::error::ClientError;
 
-/// Addresses in one list at most: more than anybody needs to find one living node.
+/// Most addresses in one list: more than enough to find one live node.
 const ADDRESSES_MAX: usize = 64;
-/// The port of a server that was given none.
+/// The default port of a server.
 const PORT_DEFAULT: u16 = 7440;
 
 /// `host`, `host:port`, `[ipv6]:port` or `unix:/path/of/the/socket`.
@@ -29,8 +29,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// The socket addresses that the name stands for now; looked up again on every connect,
-    /// until `deadline` at most.
+    /// The socket addresses of the name. The lookup is repeated on every connect and ends at
+    /// `deadline`.
     pub(crate) fn resolve(&self, deadline: Tick) -> std::io::Result<Vec<SocketAddr>> {
         match self {
             Self::Tcp { host, port } => millpond_env::lookup(host, *port, deadline),
@@ -80,8 +80,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// One or several addresses, separated by commas: of a server that stands alone, or of some nodes
-/// of a cluster, which names the others. A name with several addresses stands for all of them.
+/// One or several addresses, separated by commas: of a standalone server, or of some nodes of a
+/// cluster, which report the others. A name with several addresses stands for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses(Vec<Address>);
 

@@ -11,7 +11,7 @@ struct Run {
     freed: bool,
 }
 
-/// Hands out runs of a range of bytes, first come, first served, round and round.
+/// Allocates runs of a byte range, first come, first served, as a ring.
 #[derive(Debug)]
 pub(crate) struct Arena {
     start: u64,
@@ -26,12 +26,12 @@ impl Arena {
         Self { start, end, next: start, runs: VecDeque::new() }
     }
 
-    /// Its first byte.
+    /// Offset of its first byte.
     pub(crate) const fn start(&self) -> u64 {
         self.start
     }
 
-    /// Bytes of the longest run.
+    /// Length of the longest run in bytes.
     pub(crate) const fn capacity(&self) -> u64 {
         self.end - self.start
     }
@@ -41,7 +41,7 @@ impl Arena {
         let len = len.next_multiple_of(64);
         let start = match self.runs.front() {
             None if len <= self.capacity() => self.start,
-            // In use: from the front's start up to `next`, perhaps around the end.
+            // In use: from the front's start up to `next`, possibly around the end.
             Some(front) if self.next > front.start => {
                 if len <= self.end - self.next {
                     self.next
@@ -59,7 +59,7 @@ impl Arena {
         Some(start)
     }
 
-    /// Gives back what the request `id` took.
+    /// Frees the run of the request `id`.
     pub(crate) fn free(&mut self, id: u64) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.id == id) {
             run.freed = true;

@@ -1,4 +1,4 @@
-//! What one call carries: borrowed memory of the caller and places for the outcome.
+//! Contents of one call: borrowed memory of the caller, and room for the outcome.
 
 use std::borrow::Cow;
 
@@ -26,13 +26,13 @@ impl Room<'_> {
         }
     }
 
-    /// True when there is no room at all.
+    /// Whether there is no room at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Fills everything behind the first `len` bytes with zeros.
+    /// Fills all bytes after the first `len` with zeros.
     pub fn zero_after(&mut self, len: usize) {
         let mut skip = len;
         let mut zero = |piece: &mut [u8]| {
@@ -89,7 +89,7 @@ impl<'a> Value<'a> {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
 
-    /// True for the empty value.
+    /// Whether the value is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -105,25 +105,25 @@ impl<'a> Value<'a> {
     }
 }
 
-/// How one key of a get went.
+/// Outcome of one key of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GetOutcome {
-    /// The value was read; its length in bytes.
+    /// The value was read; contains its length in bytes.
     Read(u32),
-    /// There is no such value, or it failed a check, which is never data.
+    /// There is no such value, or it failed a check; damaged bytes are never returned.
     Miss,
-    /// The value is longer than the room given; its length in bytes.
+    /// The value is longer than its room; contains its length in bytes.
     TooLong(u32),
     /// The server could not read it in time or was too busy.
     Late,
 }
 
-/// Which keys of the call a request carries.
+/// The keys of the call that a request carries.
 #[derive(Debug)]
 pub(crate) enum Items {
-    /// A run that starts here.
+    /// A run of keys from this index on.
     From(usize),
-    /// These, in the request's order.
+    /// The keys with these indexes, in the request's order.
     Each(Vec<usize>),
 }
 
@@ -137,35 +137,36 @@ impl Items {
     }
 }
 
-/// One request and what it was answered.
+/// One request and its answer.
 pub(crate) enum Job<'j, 'a> {
     /// Neither request nor reply has a payload.
     Plain { verb: Verb, meta: Vec<u8>, reply: Vec<u8> },
-    /// Values go to the rooms of [`Reads`].
+    /// Values are read into the rooms of [`Reads`].
     Get { request: GetRequest, items: Items },
-    /// Values come from the caller's memory.
+    /// Values are sent from the caller's memory.
     Put { request: PutRequest, values: Cow<'j, [Value<'a>]>, reply: Vec<ItemStatus> },
-    /// Parts of files go to the rooms of [`Reads`], or stay where they lie.
+    /// Parts of files are read into the rooms of [`Reads`], or lent in place.
     Read { request: ChunkReadRequest, items: Items, lends: bool },
-    /// Parts of files come from the caller's memory.
+    /// Parts of files are sent from the caller's memory.
     Write { request: ChunkWriteRequest, values: Vec<Value<'a>>, reply: Vec<ItemStatus> },
 }
 
-/// The caller's memory for a get, and how each key went. Whoever holds this writes to it, so of two
-/// connections that were asked the same only the one being read from can.
+/// The caller's memory for a get, and the outcome of each key. The holder of this writes to it, so
+/// of two connections with the same request only the one being read from can.
 pub(crate) struct Reads<'r, 'a> {
     pub(crate) rooms: &'r mut [Room<'a>],
     pub(crate) out: &'r mut [GetOutcome],
-    /// Keys that the server answered [`ItemStatus::Moved`] for.
+    /// Keys that the server answered with [`ItemStatus::Moved`].
     pub(crate) moved: Vec<usize>,
-    /// What chunks of files are, for a call that asks for it.
+    /// States of file chunks, for a call that asks for them.
     pub(crate) stats: &'r mut [Option<ChunkStat>],
-    /// A place for each value that may stay where it lies, for a call that asks for it; its room stays as it is then.
+    /// Places for values that may be lent in place, for a call that asks for it. The room of a lent
+    /// value stays unchanged.
     pub(crate) lent: &'r mut [Option<LentBytes>],
 }
 
 impl Reads<'_, '_> {
-    /// For calls that read nothing.
+    /// Empty memory for calls that read nothing.
     pub(crate) const fn none() -> Self {
         Self { rooms: &mut [], out: &mut [], moved: Vec::new(), stats: &mut [], lent: &mut [] }
     }

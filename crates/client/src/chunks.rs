@@ -1,9 +1,9 @@
-//! The bytes of files: parts of chunks, on the chains that a file's layout names. Of a cluster only.
+//! The bytes of files: parts of chunks, on the chains of a file's layout. Only clusters have them.
 //!
-//! A call does all of its parts or returns an error; then any of them may have been done, and an update
-//! that was given up at the deadline may still be done a moment later. Parts of one call that overlap,
-//! and cuts of one chunk, are done in their order; everything else at the same time. A chunk that is not
-//! there is as one of no bytes.
+//! A call completes all of its parts or returns an error. After an error any part may have been
+//! done, and an update that was given up at the deadline may still be done a moment later.
+//! Overlapping parts of one call, and cuts of one chunk, are done in their order; all others run at
+//! the same time. A missing chunk counts as an empty one.
 
 use std::time::Duration;
 
@@ -29,17 +29,17 @@ const _: () = assert!(REQUEST_KEYS <= FILE_PARTS_MAX);
 /// A place in a chunk of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkAt {
-    /// The chain that the file's layout puts the chunk on.
+    /// The chunk's chain by the file's layout.
     pub chain: ChainId,
     /// The chunk.
     pub chunk: FileChunk,
     /// Bytes from the chunk's start.
     pub offset: u32,
-    /// What is read where the chunk is not there; of no meaning for a write, before which
-    /// [`ChunkChange::Copy`] brings such bytes.
+    /// Chunks to read when this one does not exist. Ignored by a write, before which
+    /// [`ChunkChange::Copy`] must copy such bytes.
     pub bases: ChunkBases,
-    /// So many bytes from `offset` on were written, and it is an error that one of them is not there; of no meaning for a
-    /// write.
+    /// Number of bytes from `offset` on that were written: a read fails if one of them is missing.
+    /// Ignored by a write.
     pub solid: u32,
 }
 
@@ -49,14 +49,14 @@ impl ChunkAt {
     }
 }
 
-/// A change of a chunk of a file as a whole.
+/// A change of a whole chunk of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCut {
-    /// The chain that the file's layout puts the chunk on.
+    /// The chunk's chain by the file's layout.
     pub chain: ChainId,
     /// The chunk.
     pub chunk: FileChunk,
-    /// What is done to it.
+    /// The change.
     pub change: ChunkChange,
 }
 
@@ -66,16 +66,16 @@ impl ChunkCut {
     }
 }
 
-/// Which chunks a list shows; all by default.
+/// Filter for a list of chunks; by default it lists all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkFilter {
-    /// Only chunks of these bytes.
+    /// Only chunks of this data id.
     pub data: Option<DataId>,
     /// Only chunks on this chain.
     pub chain: Option<ChainId>,
 }
 
-/// Checks that the parts have as many values, and end within a chunk.
+/// Checks that each part has a value, and ends within a chunk.
 fn check(
     parts: &[ChunkAt],
     lens: impl ExactSizeIterator<Item = usize>,
@@ -96,26 +96,26 @@ fn check(
 }
 
 impl Client {
-    /// The cluster; an error when the server stands alone.
+    /// The cluster; an error for a standalone server.
     fn files(&self, deadline: Deadline) -> Result<std::sync::Arc<Cluster>, ClientError> {
         if let Some(cluster) = self.cluster(deadline)? {
             return Ok(cluster);
         }
-        // Perhaps it has joined one by the next call.
+        // The server may have joined a cluster by the next call.
         self.look_again();
         Err(ClientError::Alone { address: self.name() })
     }
 
-    /// Reads parts, each into its room, from any replica of each chain: what the chunk has there, as
-    /// of some moment of the call and per part. What it has not, behind its end or because it is not
-    /// there, becomes zeros, where it was never written. Returns per part how many bytes the chunk had. `None`: the deadline of
-    /// the options.
+    /// Reads parts, each into its room, from any replica of each chain: the bytes of the chunk at
+    /// some moment of the call, per part. Bytes that were never written, past the chunk's end or in
+    /// a missing chunk, become zeros. Returns for each part how many bytes the chunk had. `None`:
+    /// the deadline of the options.
     ///
     /// # Errors
-    /// [`ClientError::Missing`] when a chunk has less than its part's [`ChunkAt::solid`];
+    /// [`ClientError::Missing`] when a chunk has fewer bytes than its part's [`ChunkAt::solid`];
     /// `DeadlineExceeded` naming a chunk and the last node asked; `InvalidArgument` for a part that
-    /// ends behind 64 MiB, or a server that stands alone; and as for every call. Then nothing is
-    /// known about any room's content.
+    /// ends after 64 MiB, or a standalone server; and as for every call. The contents of all rooms
+    /// are then undefined.
     pub fn read_chunks(
         &self,
         parts: &[ChunkAt],
@@ -129,9 +129,10 @@ impl Client {
         Ok(lens)
     }
 
-    /// As [`Client::read_chunks`], but a part may stay in the memory of the node on this host: its room is left as it is
-    /// then, and its bytes are returned in its place. That is so for parts of which the chunk has every byte, of a client
-    /// that was opened to be lent to ([`crate::ClientOptions::lends`]), from a node that it shares memory with.
+    /// As [`Client::read_chunks`], but a part may stay in the memory of the node on this host: its
+    /// room is then left unchanged, and its bytes are returned in its place. This applies to parts
+    /// of which the chunk has every byte, for a client opened with [`crate::ClientOptions::lends`],
+    /// and a node that shares memory with it.
     ///
     /// # Errors
     /// As for [`Client::read_chunks`].
@@ -143,14 +144,15 @@ impl Client {
     ) -> Result<Vec<Option<LentBytes>>, ClientError> {
         let mut lent: Vec<Option<LentBytes>> = parts.iter().map(|_| None).collect();
         let there = self.read(parts, (rooms, &mut lent), deadline)?;
-        // What is lent fills its room, so there is nothing behind it.
+        // Lent bytes are as long as their room, so none follow them.
         for (room, len) in rooms.iter_mut().zip(there) {
             room.zero_after(len as usize);
         }
         Ok(lent)
     }
 
-    /// Reads parts to their rooms, or where there are places in `lent` to these; how many bytes each chunk had.
+    /// Reads parts into their rooms, or into their places in `lent` if there are any. Returns how
+    /// many bytes each chunk had.
     fn read(
         &self,
         parts: &[ChunkAt],
@@ -184,12 +186,12 @@ impl Client {
     /// Writes parts; a gap between a chunk's end and a part becomes zeros. Durable on all replicas
     /// when it returns. A part without bytes does nothing. `None`: the deadline of the options.
     ///
-    /// A retry is not done twice, except when all replicas of a chain lost their memory of it at once
-    /// (a power cut): parts that only this caller writes bear that.
+    /// A retry is not executed twice, except when all replicas of a chain lost their memory of it
+    /// at once (a power cut): this does no harm to parts that only this caller writes.
     ///
     /// # Errors
     /// `NoSpace` when a disk of a chain is full; `DeadlineExceeded`; `InvalidArgument` as for
-    /// [`Client::read_chunks`]; and as for every call. All name a chunk and a node where there is one.
+    /// [`Client::read_chunks`]; and as for every call. All name a chunk and, if known, a node.
     pub fn write_chunks(
         &self,
         parts: &[ChunkAt],
@@ -206,8 +208,9 @@ impl Client {
         self.update((Verb::ChunkWrite, Files::Write(parts, values)), deadline)
     }
 
-    /// Cuts, extends, copies, seals or removes chunks. Durable on all replicas when it returns. A chunk
-    /// that is not there stays so, unless it is copied or a seal. `None`: the deadline of the options.
+    /// Cuts, extends, copies, seals or removes chunks. Durable on all replicas when it returns. A
+    /// missing chunk stays missing, unless it is copied or a seal. `None`: the deadline of the
+    /// options.
     ///
     /// # Errors
     /// As for [`Client::write_chunks`]; a cut to another length needs space too, a removal never.
@@ -241,7 +244,7 @@ impl Client {
         Err(ClientError::Chunk { chunk, chain, node, status: answers[item] })
     }
 
-    /// Lengths and versions of chunks; `None` for one that is not there.
+    /// Lengths and versions of chunks; `None` for a missing chunk.
     ///
     /// # Errors
     /// As for [`Client::read_chunks`].
@@ -259,9 +262,10 @@ impl Client {
         Ok(stats)
     }
 
-    /// One page of the chunks on the chains that `node` heads: `cursor` is 0 for the first page, then
-    /// what the page before told, until that is 0. A page may be empty and not the last. Chunks that
-    /// are written, or whose chain changes its head, during a list may be missed or come twice.
+    /// One page of the chunks on the chains that `node` heads: `cursor` is 0 for the first page,
+    /// then the cursor of the page before, until that is 0. A page may be empty without being the
+    /// last. Chunks that are written, or on a chain that changes its head, during a list may be
+    /// missing or listed twice.
     ///
     /// # Errors
     /// `Unreachable` or `DeadlineExceeded` when the node does not answer; and as for every call.
@@ -279,10 +283,10 @@ impl Client {
         self.files(deadline)?.list_files(node, &request, deadline)
     }
 
-    /// The chains of the cluster, to make layouts from, and where each is.
+    /// The chains of the cluster and their nodes, for making layouts.
     ///
     /// # Errors
-    /// `InvalidArgument` for a server that stands alone; and as for every call.
+    /// `InvalidArgument` for a standalone server; and as for every call.
     pub fn chains(&self, deadline: Option<Duration>) -> Result<Chains, ClientError> {
         let deadline = self.deadline(deadline);
         self.files(deadline)?.chains(deadline)

@@ -1,4 +1,4 @@
-//! [`Client`]: of one server, or of a cluster, whichever answers.
+//! [`Client`] of one server or of a cluster, depending on the first answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use crate::pool::{Peer, Pool};
 use crate::tls;
 
 /// A client of one server or of a cluster. Clones share its connections; calls from several threads
-/// run side by side on connections of their own.
+/// run at the same time on separate connections.
 ///
-/// A child of the process that made it uses it as that one does, over connections of its own: of its parent's it has
-/// none ([`millpond_env::fork`]).
+/// A child process may use its parent's client, but over connections of its own: it has none of its
+/// parent's ([`millpond_env::fork`]).
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -34,20 +34,20 @@ struct Shared {
     ours: PerProcess<Ours>,
 }
 
-/// What one process has of it.
+/// State of the client in one process.
 #[derive(Debug)]
 struct Ours {
     tls: Option<Arc<rustls::ClientConfig>>,
-    /// Connections to the addresses given: all there is for a server that stands alone.
+    /// Connections to the given addresses; a standalone server has no others.
     pool: Arc<Pool>,
     mode: RwLock<Mode>,
 }
 
-/// What answered the first hello.
+/// The kind of server that answered the first hello.
 #[derive(Clone, Debug)]
 enum Mode {
     Unknown,
-    /// A server that stands alone.
+    /// A standalone server.
     Alone,
     Cluster(Arc<Cluster>),
     Closed,
@@ -75,7 +75,7 @@ impl Drop for Ours {
 }
 
 impl Client {
-    /// Makes a client. Connects on the first call.
+    /// Makes a client. It connects on the first call.
     ///
     /// # Errors
     /// [`ClientError::Argument`] naming the option.
@@ -88,7 +88,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { options, roots, closed, ours }) })
     }
 
-    /// What this process has of it; a child begins anew.
+    /// State of the client in this process; a child starts with new state.
     fn ours(&self) -> Result<&Ours, ClientError> {
         let Shared { options, roots, closed, ours } = &*self.shared;
         if closed.load(Ordering::Acquire) {
@@ -103,7 +103,7 @@ impl Client {
         &self.shared.options
     }
 
-    /// Makes sure that the server, or a node of the cluster, answers, and tells what it said of itself.
+    /// Makes sure that the server, or a node of the cluster, answers, and returns its description.
     ///
     /// # Errors
     /// As for every call.
@@ -117,7 +117,7 @@ impl Client {
         info.ok_or(ClientError::Closed)
     }
 
-    /// Closes every connection; calls that run now finish, later ones fail.
+    /// Closes every connection; running calls finish, later ones fail.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
         let Some(ours) = self.shared.ours.get() else { return };
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Identity of what answers, connecting if need be: of the server's node, or of the cluster.
+    /// Identity of the server's node, or of the cluster; connects if necessary.
     ///
     /// # Errors
     /// As for every call.
@@ -144,7 +144,7 @@ impl Client {
         Deadline::after(given.unwrap_or(self.shared.options.deadline))
     }
 
-    /// The cluster that answers; none for a server that stands alone.
+    /// The cluster; none for a standalone server.
     pub(crate) fn cluster(&self, deadline: Deadline) -> Result<Option<Arc<Cluster>>, ClientError> {
         let ours = self.ours()?;
         match &*ours.mode.read() {
@@ -157,7 +157,7 @@ impl Client {
         self.become_client_of(id)
     }
 
-    /// Takes note of what answered a hello: a cluster, or nil for a server that stands alone.
+    /// Records the result of a hello: a cluster, or nil for a standalone server.
     fn become_client_of(&self, id: Uuid128) -> Result<Option<Arc<Cluster>>, ClientError> {
         let Ours { tls, pool, mode } = self.ours()?;
         let mut mode = mode.write();
@@ -181,7 +181,8 @@ impl Client {
         Ok(Some(cluster))
     }
 
-    /// The server answered as one of a cluster: looks again at who it is.
+    /// Forgets the kind of server, so that the next call determines it again; called when the
+    /// server answered as one of a cluster.
     pub(crate) fn look_again(&self) {
         let Some(Ours { pool, mode, .. }) = self.shared.ours.get() else { return };
         let mut mode = mode.write();
@@ -192,8 +193,8 @@ impl Client {
         pool.close_idle();
     }
 
-    /// Runs jobs on one connection to a server that stands alone. With `node`, fails when another
-    /// server answers than that.
+    /// Runs jobs on one connection to a standalone server. With `node`, fails when another server
+    /// answers.
     pub(crate) fn run(
         &self,
         jobs: &mut [Job<'_, '_>],
@@ -215,7 +216,7 @@ impl Client {
         connection.run(jobs, reads, deadline)
     }
 
-    /// Runs jobs on one connection to an address that was given, be it of a cluster or not.
+    /// Runs jobs on one connection to a given address, whether it belongs to a cluster or not.
     pub(crate) fn run_here(
         &self,
         jobs: &mut [Job<'_, '_>],
@@ -225,7 +226,7 @@ impl Client {
         lent.get()?.run(jobs, &mut Reads::none(), deadline)
     }
 
-    /// Connections to each server there is.
+    /// Connections to every server.
     pub(crate) fn pools(&self, deadline: Deadline) -> Result<Vec<Arc<Pool>>, ClientError> {
         match self.cluster(deadline)? {
             Some(cluster) => cluster.pools(deadline),
@@ -233,7 +234,7 @@ impl Client {
         }
     }
 
-    /// The addresses given, for messages.
+    /// The given addresses, for messages.
     pub(crate) fn name(&self) -> String {
         self.shared.options.addresses.to_string()
     }

@@ -1,4 +1,4 @@
-//! One connection: hello, then requests in a pipeline. Owned by one call at a time.
+//! One connection: hello, then requests in a pipeline. One call at a time owns it.
 
 use std::io;
 use std::time::Duration;
@@ -18,17 +18,18 @@ use crate::stream::{FrameStream, StreamError, Wire, ahead_of_get, decode_hello};
 
 /// Requests of one call in flight at once: enough that the server always has the next one.
 const WINDOW: usize = 4;
-/// Told to the server less than the caller's deadline, so that its answer arrives before that.
+/// Difference between the caller's deadline and the one sent to the server, so that the answer
+/// arrives in time.
 const SERVER_MARGIN: Duration = Duration::from_millis(20);
 
-/// What the server said of itself at hello.
+/// Description of the server from its hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Version of the server's build.
     pub version: String,
     /// Identity of its node.
     pub node: Uuid128,
-    /// How this client talks to it.
+    /// Transport of this connection.
     pub transport: TransportInUse,
     /// Path of its Unix socket; empty when there is none.
     pub socket_path: String,
@@ -42,17 +43,17 @@ pub(crate) struct Connection {
     pub(crate) transport: TransportInUse,
     address: String,
     next_id: u64,
-    /// Numbers of requests, drawn at random.
+    /// Source of the random numbers of requests.
     proofs: Rng,
     meta: Vec<u8>,
-    /// What requests tell the server to wait; the call's deadline when none.
+    /// The wait to request from the server; the call's deadline when none.
     told: Option<Duration>,
-    /// Set while a call runs; stays set when it fails, and the connection is then of no more use.
+    /// Set while a call runs. It stays set if the call fails, and the connection is then unusable.
     pub(crate) broken: bool,
     pub(crate) idle_since: Tick,
 }
 
-/// When a call ends, and how long it was given.
+/// End of a call, and the time it was given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     start: Tick,
@@ -66,17 +67,17 @@ impl Deadline {
         Self { start, at: start.plus(given), given }
     }
 
-    /// The same call, for a step of it that ends after `limit`.
+    /// The deadline of a step of the same call that ends after `limit`.
     pub(crate) fn within(self, limit: Duration) -> Self {
         Self { at: self.at.min(RealClock::tick().plus(limit)), ..self }
     }
 
-    /// How long the call has been running.
+    /// Running time of the call.
     pub(crate) fn since_start(self, now: Tick) -> Duration {
         now.since(self.start)
     }
 
-    /// Milliseconds to tell the server.
+    /// Deadline in milliseconds to send to the server.
     fn for_server(self) -> u32 {
         let left = self.at.since(RealClock::tick());
         let margin = SERVER_MARGIN.min(left / 10);
@@ -84,24 +85,24 @@ impl Deadline {
     }
 }
 
-/// How a request travels.
+/// Path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     Ring,
     Stream,
 }
 
-/// The requests of one call on one connection: what was sent, and what was answered.
+/// The requests of one call on one connection: those sent, and those answered.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// The jobs in the order in which they are sent: through the rings first, then the others.
+    /// The jobs in sending order: first those through the rings, then the others.
     order: Vec<usize>,
-    /// How many of them go through the rings.
+    /// Number of jobs through the rings.
     ring: usize,
     first_id: u64,
     sent: usize,
     done: usize,
-    /// What the jobs that wait for a reply asked.
+    /// The requests of jobs that wait for a reply.
     waits: Vec<Option<Asked>>,
 }
 
@@ -110,7 +111,7 @@ impl Flight {
         self.done == self.order.len()
     }
 
-    /// Bytes that may be received with the header of the next reply.
+    /// Most bytes to receive together with the header of the next reply.
     fn ahead(&self, jobs: &[Job<'_, '_>]) -> usize {
         let next = self.waits[..self.sent].iter().position(Option::is_some);
         next.map_or(0, |at| ahead_of(&jobs[self.order[at]]))
@@ -120,26 +121,26 @@ impl Flight {
         if self.done < self.ring { Path::Ring } else { Path::Stream }
     }
 
-    /// Where the jobs of the path in use end.
+    /// End of the jobs on the path in use.
     const fn end(&self) -> usize {
         if self.done < self.ring { self.ring } else { self.order.len() }
     }
 
-    /// The jobs that were not answered, sent or not.
+    /// The unanswered jobs, sent or not.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
         let open = |at: &usize| *at >= self.sent || self.waits[*at].is_some();
         (0..self.order.len()).filter(open).map(|at| self.order[at])
     }
 }
 
-/// The job that a reply answered, and the refusal if it was refused.
+/// The job of a reply, and the refusal if it was refused.
 pub(crate) struct Answered {
     pub(crate) job: usize,
     pub(crate) refusal: Option<ClientError>,
 }
 
 impl Connection {
-    /// Says hello on a fresh stream.
+    /// Sends hello on a new stream.
     pub(crate) fn open(
         wire: Wire,
         transport: TransportInUse,
@@ -214,7 +215,7 @@ impl Connection {
             ..FrameHeader::request(Verb::ShmAttach, id, &meta)
         };
         self.stream.send(&request.frame(&meta), &[], deadline.at)?;
-        // The descriptors come with the first byte; the stream's buffer is empty here.
+        // The descriptors arrive with the first byte; the stream's buffer is empty here.
         let (mut frame, mut fds) = (Vec::new(), Vec::new());
         let header = loop {
             let mut piece = [0; 4096];
@@ -242,7 +243,7 @@ impl Connection {
         Ok(Ok(()))
     }
 
-    /// Lends `bytes` of the arena as memory of the caller's own; none when there are not as many.
+    /// Lends `bytes` of the arena to the caller as memory; none when the arena is smaller.
     pub(crate) fn lend(
         &mut self,
         bytes: usize,
@@ -253,7 +254,7 @@ impl Connection {
         lent.map_err(|error| self.failed(error, deadline))
     }
 
-    /// True when an idle connection is still usable.
+    /// Whether an idle connection is still usable.
     pub(crate) fn is_quiet(&self) -> bool {
         !self.broken && self.stream.is_quiet()
     }
@@ -263,8 +264,8 @@ impl Connection {
         self.next_id - 1
     }
 
-    /// Runs all jobs, in a pipeline. A refusal of one request does not stop the others; the
-    /// first is returned at the end.
+    /// Runs all jobs in a pipeline. A refusal of one request does not stop the others; the first
+    /// refusal is returned at the end.
     pub(crate) fn run(
         &mut self,
         jobs: &mut [Job<'_, '_>],
@@ -283,7 +284,7 @@ impl Connection {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Begins a call. Until it has ended, the connection is of no other use.
+    /// Begins a call. Until the call ends, the connection cannot be used otherwise.
     pub(crate) fn begin(&mut self, jobs: &[Job<'_, '_>]) -> Flight {
         self.broken = true;
         let (mut order, stream): (Vec<usize>, Vec<usize>) =
@@ -294,28 +295,28 @@ impl Connection {
         Flight { order, ring, first_id: self.next_id, sent: 0, done: 0, waits }
     }
 
-    /// Ends a call whose requests were all answered.
+    /// Ends a call with all requests answered.
     pub(crate) fn end(&mut self) {
         self.broken = false;
         self.idle_since = RealClock::tick();
     }
 
-    /// Turns what went wrong below into what the caller is told.
+    /// Converts an error of the stream into the caller's error.
     pub(crate) fn failed(&self, error: StreamError, deadline: Deadline) -> ClientError {
         failed(&self.address, error, deadline, "waiting for the server")
     }
 
-    /// Lets the next requests tell the server a time of their own.
+    /// Sets the wait that the next requests ask of the server.
     pub(crate) const fn tell(&mut self, wait: Option<Duration>) {
         self.told = wait;
     }
 
-    /// Lets a peer that stops in the middle of a frame be given up early.
+    /// Sets the time after which a peer that stops in the middle of a frame is given up.
     pub(crate) fn set_patience(&mut self, patience: Duration) {
         self.stream.patience = Some(patience);
     }
 
-    /// Through the rings goes what fits them for sure.
+    /// The path of a job: the rings if it certainly fits in them.
     fn path_of(&self, job: &Job<'_, '_>) -> Path {
         let Some(shm) = &self.shm else { return Path::Stream };
         let keys_max = shm.meta_max() / 300;
@@ -336,7 +337,7 @@ impl Connection {
         if fits { Path::Ring } else { Path::Stream }
     }
 
-    /// Sends the next requests, as many as may be in flight.
+    /// Sends the next requests, up to the limit of requests in flight.
     pub(crate) fn push(
         &mut self,
         flight: &mut Flight,
@@ -372,7 +373,7 @@ impl Connection {
         if shm.ready(wait)? {
             return Ok(true);
         }
-        // A server that died wakes nobody.
+        // A server that died wakes no waiter.
         if wait.is_zero() || self.stream.is_quiet() {
             return Ok(false);
         }
@@ -470,7 +471,7 @@ impl Connection {
         Ok(Some(header.asked()))
     }
 
-    /// Receives the next reply's header, and its meta into `self.meta`.
+    /// Receives the next reply's header, and its metadata into `self.meta`.
     fn recv(
         &mut self,
         path: Path,
@@ -495,7 +496,7 @@ impl Connection {
         }
     }
 
-    /// Brings a reply to its job; the refusal of this one request, if it was refused.
+    /// Assigns a reply to its job; returns the refusal of this request, if it was refused.
     fn settle(
         &mut self,
         job: &mut Job<'_, '_>,
@@ -576,7 +577,7 @@ fn checksum_of(value: &Value<'_>) -> Crc32c {
     value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece))
 }
 
-/// Checks that a reply tells of success.
+/// Checks that a reply reports success.
 fn accept(address: &str, header: &FrameHeader, meta: &[u8]) -> Result<(), ClientError> {
     let unexpected = |what| ClientError::Unexpected { address: address.to_owned(), what };
     let wire = |source| ClientError::Wire { address: address.to_owned(), source };
@@ -589,7 +590,7 @@ fn accept(address: &str, header: &FrameHeader, meta: &[u8]) -> Result<(), Client
     Err(ClientError::refused(status, ErrorReply::decode(meta).map_err(wire)?))
 }
 
-/// Turns what went wrong below into what the caller is told.
+/// Converts an error of the stream into the caller's error.
 fn failed(
     address: &str,
     error: StreamError,

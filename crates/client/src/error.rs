@@ -8,7 +8,7 @@ use millpond_types::meta::MetaError;
 use millpond_types::wire::{ErrorReply, ItemStatus, Status, WireError};
 use millpond_types::{FileChunk, KeyError};
 
-/// What a caller can do about a [`ClientError`].
+/// The caller's possible reaction to a [`ClientError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// No server answers at the address, or the connection broke.
@@ -23,19 +23,20 @@ pub enum ErrorKind {
     NoNamespace,
     /// The namespace exists with other options.
     Conflict,
-    /// A queue is full; retry after the time told.
+    /// A queue is full; retry after the returned time.
     Busy,
     /// No space, and nothing may be evicted.
     NoSpace,
-    /// The disk refuses writes.
+    /// The disk rejects writes.
     ReadOnly,
-    /// The peer broke the protocol or speaks another one.
+    /// The peer broke the protocol or uses another one.
     Protocol,
     /// An argument breaks a limit.
     InvalidArgument,
-    /// A file or a name is not as the call needs it; the error tells how POSIX names that.
+    /// A file or name is not in the state that the call needs; the error has the POSIX name of the
+    /// reason.
     File,
-    /// A fault of the server; its log says more.
+    /// A fault of the server; its log has more.
     Internal,
 }
 
@@ -61,13 +62,13 @@ impl ErrorKind {
     }
 }
 
-/// Why a call failed, and what to do about it.
+/// Why a call failed, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No server answers at the address.
     #[error("cannot reach a Millpond server at {address}: {source}; is `millpond server` running?")]
     Connect {
-        /// Where it was tried.
+        /// The address tried.
         address: String,
         /// The answer of the operating system.
         #[source]
@@ -78,7 +79,7 @@ pub enum ClientError {
     Broken {
         /// The server.
         address: String,
-        /// What broke.
+        /// The error of the connection.
         #[source]
         source: io::Error,
     },
@@ -87,9 +88,9 @@ pub enum ClientError {
     Down {
         /// The server.
         address: String,
-        /// What the last attempt met.
+        /// The error of the last attempt.
         reason: String,
-        /// When the next one is made.
+        /// Time until the next attempt.
         retry_in: Duration,
     },
     /// The client was closed.
@@ -112,9 +113,9 @@ pub enum ClientError {
         open: usize,
         /// Keys of the call.
         all: usize,
-        /// How often nodes were asked.
+        /// Number of rounds.
         rounds: u32,
-        /// What was met last.
+        /// The last failure.
         tried: String,
     },
     /// The server refused the request.
@@ -122,9 +123,9 @@ pub enum ClientError {
     Refused {
         /// Its status.
         status: Status,
-        /// When a retry may help; zero when it would not.
+        /// Pause before a retry; zero when a retry would not help.
         retry_after: Duration,
-        /// What is wrong and what to do about it, in the server's words.
+        /// The error and its remedy, in the server's words.
         message: String,
     },
     /// The peer sent bytes that are no valid frame.
@@ -132,16 +133,16 @@ pub enum ClientError {
     Wire {
         /// The peer.
         address: String,
-        /// What is wrong.
+        /// The fault.
         #[source]
         source: WireError,
     },
-    /// The peer sent a valid frame that makes no sense here.
+    /// The peer sent a valid frame that is not allowed here.
     #[error("the peer at {address} broke the protocol: {what}")]
     Unexpected {
         /// The peer.
         address: String,
-        /// What it did.
+        /// The fault.
         what: &'static str,
     },
     /// Another server than before answers at the address: names must be looked up again.
@@ -150,7 +151,7 @@ pub enum ClientError {
         /// The address.
         address: String,
     },
-    /// The server stands alone.
+    /// The server is standalone.
     #[error(
         "the server at {address} stands alone, and files need a cluster: start it with `millpond server \
          --manager`, others with `--join`"
@@ -168,10 +169,10 @@ pub enum ClientError {
         chain: ChainId,
         /// The head that was asked; nil when none was.
         node: NodeId,
-        /// What it said.
+        /// Its answer.
         status: ItemStatus,
     },
-    /// Bytes of a file are gone.
+    /// Bytes of a file are lost.
     #[error(
         "{chunk} on chain {}: {solid} bytes from byte {offset} on were written, and {there} are there: the rest \
          is lost. `millpond fsck` names the damaged files; put this one back from its source",
@@ -182,19 +183,19 @@ pub enum ClientError {
         chunk: FileChunk,
         /// Its chain.
         chain: ChainId,
-        /// The first byte in it that was asked for.
+        /// Offset of the first byte asked for in it.
         offset: u32,
-        /// How many bytes from there on were written.
+        /// Number of bytes written from there on.
         solid: u32,
-        /// How many of them there are.
+        /// Number of those bytes that exist.
         there: u32,
     },
-    /// A file or a name is not as the call needs it; nothing was done.
+    /// A file or name is not in the state that the call needs; nothing was done.
     #[error("{path}: {source}")]
     File {
         /// The path that the caller named.
         path: String,
-        /// What POSIX calls it.
+        /// The error by its POSIX name.
         #[source]
         source: MetaError,
     },
@@ -206,19 +207,21 @@ pub enum ClientError {
     Argument {
         /// The argument.
         field: &'static str,
-        /// What to pass instead.
+        /// A valid argument.
         fix: String,
     },
 }
 
 impl ClientError {
-    /// Whether chunks were not changed because their file was cloned: it must get others before.
+    /// Whether chunks were not changed because their file was cloned: the file must get other
+    /// chunks first.
     #[must_use]
     pub const fn is_sealed(&self) -> bool {
         matches!(self, Self::Chunk { status: ItemStatus::Sealed, .. })
     }
 
-    /// Whether bytes that were written are not there: lost, unless the file was cut since the caller heard of it.
+    /// Whether written bytes are missing: lost, unless the file was cut since the caller read its
+    /// attributes.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
@@ -241,7 +244,7 @@ impl ClientError {
         }
     }
 
-    /// When a retry may help; zero when it would not.
+    /// Pause before a retry; zero when a retry would not help.
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
         match self {
@@ -251,7 +254,7 @@ impl ClientError {
         }
     }
 
-    /// Linux' number for an error about a file or a name.
+    /// The errno of Linux, for an error about a file or a name.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match self {

@@ -1,25 +1,27 @@
-//! Bytes that one client has written to the chunks of a file: what a meta can be told to be solid (RFC 0029).
+//! Bytes that one client has written to the chunks of a file, to be reported to a meta as solid
+//! (RFC 0029).
 
 use std::collections::BTreeMap;
 
 use millpond_types::meta::{Attr, Filled};
 
-/// Ranges that are remembered; of more the last are given up, and what they are is a hole to a meta.
+/// Most ranges remembered. If there are more, the last are dropped, and a meta takes them for
+/// holes.
 const RANGES_MAX: usize = 256;
 
-/// Ranges that were written and that no meta was told of, as far as they are remembered.
+/// Ranges that were written and not yet reported to a meta, as far as they are remembered.
 #[derive(Clone, Debug, Default)]
 pub struct Fills {
-    /// [`Attr::cuts`] that all of them were written after.
+    /// The value of [`Attr::cuts`] before all of these writes.
     cuts: u32,
-    /// [`Attr::solid`], as it was heard of last.
+    /// The latest known [`Attr::solid`].
     solid: u64,
-    /// Ends by beginnings; they neither meet nor overlap.
+    /// Ends of the ranges by their starts; ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Fills {
-    /// These bytes were written. They are forgotten if bytes may have been cut off since.
+    /// Records a written range, unless bytes may have been cut off since.
     pub fn note(&mut self, filled: Filled) {
         let Filled { mut from, mut to, cuts } = filled;
         if cuts != self.cuts || from >= to || to <= self.solid {
@@ -37,15 +39,15 @@ impl Fills {
         }
     }
 
-    /// What is remembered of bytes before `from`, for [`Self::keep`].
+    /// The recorded ranges before `from`, for [`Self::keep`].
     #[must_use]
     pub fn before(&self, from: u64) -> Self {
         let ranges = self.ranges.range(..from).map(|(start, end)| (*start, (*end).min(from)));
         Self { ranges: ranges.collect(), ..*self }
     }
 
-    /// Goes on with what was remembered before a cut of this client's own, which left it alone, if nobody else has cut
-    /// since.
+    /// Restores the ranges recorded before a cut by this client, which did not touch them, if no
+    /// other client has cut since.
     pub fn keep(&mut self, before: &Self, ended: bool) {
         if self.cuts == Attr::cuts_after(before.cuts, ended) {
             for (from, to) in &before.ranges {
@@ -54,7 +56,8 @@ impl Fills {
         }
     }
 
-    /// A meta says what the file is: what it knows need not be remembered, and what was cut off must not.
+    /// Applies a meta's attributes: drops the ranges that the meta knows, and all of them after a
+    /// cut.
     pub fn learn(&mut self, attr: &Attr) {
         if attr.cuts != self.cuts {
             (self.cuts, self.ranges) = (attr.cuts, BTreeMap::new());
@@ -67,7 +70,8 @@ impl Fills {
         }
     }
 
-    /// What a meta should be told of next: it takes what begins where the file is solid.
+    /// The range to report to a meta next: a meta accepts a range that begins at the end of the
+    /// solid part.
     #[must_use]
     pub fn first(&self) -> Filled {
         let first = self.ranges.first_key_value();

@@ -1,4 +1,4 @@
-//! The bytes of one file: which parts of which chunks a range of them is.
+//! Mapping of a range of a file to parts of chunks.
 
 use std::ops::Range;
 
@@ -10,33 +10,33 @@ use crate::call::{Room, Value};
 use crate::chunks::{ChunkAt, ChunkCut};
 use crate::share::FileBases;
 
-/// The bytes of a file: their name and where they lie.
+/// The bytes of a file: their data id and placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileBytes {
-    /// Their name: a file that is cut to nothing gets other bytes.
+    /// Their data id: a file that is truncated to zero gets another one.
     pub data: DataId,
-    /// Where they lie.
+    /// Their placement.
     pub layout: Layout,
-    /// What lies behind them, on the same chains; see [`crate::Chunks::bytes`].
+    /// Their base chunks, on the same chains; see [`crate::Chunks::bytes`].
     pub bases: FileBases,
-    /// [`Attr::solid`]: bytes before this one are there, or lost.
+    /// [`Attr::solid`]: a missing byte before this offset is lost.
     pub solid: u64,
 }
 
-/// A range lies behind the last byte that a file can have.
+/// The range is past the last byte that a file can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BehindLastChunk;
 
 impl FileBytes {
-    /// The chunks of an inode; of a file whose bytes lie in the store those that it gets while it is empty. Without what
-    /// lies behind them, if they are shared.
+    /// The chunks of an inode. For a file with its bytes in the store, the chunks that it would get
+    /// while empty. If they are shared, their bases are left out.
     #[must_use]
     pub const fn of(attr: &Attr) -> Self {
         let (data, layout) = (DataId(attr.chunk_data()), attr.layout);
         Self { data, layout, bases: FileBases::NONE, solid: attr.solid }
     }
 
-    /// The part of a chunk at `offset`, and how many of `len` bytes lie in it.
+    /// The part of a chunk at `offset`, and how many of `len` bytes are in it.
     fn part(self, offset: u64, len: usize) -> Result<(ChunkAt, usize), BehindLastChunk> {
         let (index, inner) = self.layout.locate(offset).ok_or(BehindLastChunk)?;
         let left = self.layout.chunk_bytes() - u64::from(inner);
@@ -48,7 +48,7 @@ impl FileBytes {
         Ok((ChunkAt { chain, chunk, offset: inner, bases, solid }, len))
     }
 
-    /// The parts of chunks that a range is, each with how many of its bytes lie in it.
+    /// The parts of chunks in a range, each with its number of bytes.
     pub(crate) fn parts(
         self,
         offset: u64,
@@ -58,14 +58,14 @@ impl FileBytes {
         std::iter::from_fn(move || {
             let left = len.checked_sub(done).filter(|left| *left > 0)?;
             let part = self.part(offset + done as u64, left);
-            // Behind the last chunk there is nothing more to tell.
+            // Past the last chunk there are no more parts.
             done += part.as_ref().map_or(left, |(_, len)| *len);
             Some(part)
         })
     }
 
-    /// Cuts room for the bytes at `offset` along the chunks and appends the parts to `parts`, for
-    /// [`crate::Client::read_chunks`].
+    /// Splits the room for bytes at `offset` at chunk boundaries and appends the parts to `parts`,
+    /// for [`crate::Client::read_chunks`].
     ///
     /// # Errors
     /// [`BehindLastChunk`]; some parts may have been appended then.
@@ -87,7 +87,7 @@ impl FileBytes {
         Ok(())
     }
 
-    /// Cuts bytes for `offset` along the chunks and appends the parts to `parts`, for
+    /// Splits bytes for `offset` at chunk boundaries and appends the parts to `parts`, for
     /// [`crate::Client::write_chunks`].
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl FileBytes {
         Ok(())
     }
 
-    /// Cuts that remove all chunks which these parts touch.
+    /// Cuts that remove all chunks touched by these parts.
     #[must_use]
     pub fn touched(self, parts: &[(u64, &[u8])]) -> Vec<ChunkCut> {
         let log2 = self.layout.chunk_log2;
@@ -121,7 +121,7 @@ impl FileBytes {
         parts.iter().flat_map(range).collect()
     }
 
-    /// Cuts that take what lies behind `size` off a file that has at most `old` bytes, in their order.
+    /// Cuts that remove the bytes after `size` from a file of at most `old` bytes, in their order.
     ///
     /// # Errors
     /// [`BehindLastChunk`].
@@ -135,8 +135,8 @@ impl FileBytes {
         Ok(self.tail(size)?.into_iter().chain(removals))
     }
 
-    /// The cut that takes what lies behind `size` off the chunk that `size` lies in, and before it the copy of
-    /// what lies behind that chunk; none where a chunk begins.
+    /// The cut that removes the bytes after `size` from the chunk that contains `size`, preceded by
+    /// the copy of that chunk's base; none at a chunk boundary.
     fn tail(self, size: u64) -> Result<Vec<ChunkCut>, BehindLastChunk> {
         if size.is_multiple_of(self.layout.chunk_bytes()) {
             return Ok(Vec::new());
@@ -148,8 +148,8 @@ impl FileBytes {
         Ok(copy.into_iter().chain([self.cut(index, ChunkChange::Cut(inner))]).collect())
     }
 
-    /// Cuts that leave no byte in the chunks of these indexes; those of no file are left out. A chunk goes, or is left
-    /// empty where it hides something.
+    /// Cuts that leave no byte in the chunks of these indexes; indexes past the last chunk are
+    /// ignored. A chunk is removed, or left empty where it hides a base.
     pub fn removals(self, indexes: Range<u64>) -> impl Iterator<Item = ChunkCut> {
         let indexes = indexes.map_while(|index| u32::try_from(index).ok());
         let indexes = indexes.filter(|index| *index != FileChunk::SEAL);
@@ -158,14 +158,14 @@ impl FileBytes {
             let changes = if bases.as_slice().is_empty() {
                 [Some(ChunkChange::Remove), None]
             } else {
-                // An empty one, if it is not there, or what is there is cut.
+                // Makes an empty chunk if it does not exist; otherwise cuts the existing one.
                 [Some(ChunkChange::Copy(bases.emptied())), Some(ChunkChange::Cut(0))]
             };
             changes.into_iter().flatten().map(move |change| self.cut(index, change))
         })
     }
 
-    /// What seals the name on all chains.
+    /// Cuts that seal the data id on all chains.
     pub fn seals(self) -> impl Iterator<Item = ChunkCut> {
         let chunk = FileChunk { data: self.data, index: FileChunk::SEAL };
         let seal = move |chain| ChunkCut { chain, chunk, change: ChunkChange::Seal };

@@ -1,4 +1,4 @@
-//! Values where they lie in the memory of the node on this host (RFC 0027).
+//! Values used in place in the memory of the node on this host (RFC 0027).
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use millpond_env::{Mutex, OfProcess, ProcessFd, RingError, RingProducer, ShmView
 use millpond_types::Tick;
 use millpond_types::wire::{FrameHeader, ShmRelease, Verb};
 
-/// The ring of a connection's requests, which values are given back through too.
+/// The ring of a connection's requests, which also gives values back.
 #[derive(Debug)]
 pub(crate) struct Requests {
     ring: RingProducer,
-    /// Holds that are over, for which the ring had no room.
+    /// Ended holds for which the ring had no room.
     over: Vec<u64>,
 }
 
@@ -35,7 +35,8 @@ impl Requests {
         self.ring.push(&[head], deadline)
     }
 
-    /// Tells the server that a hold is over; `silently`, it hears of it with the next request, or when it looks by itself.
+    /// Tells the server that a hold is over. If `silently`, the server is not woken, and notices it
+    /// with the next request or its own next check.
     fn release(&mut self, hold: u64, silently: bool) {
         let record = release(hold);
         let pushed = if silently {
@@ -60,12 +61,12 @@ pub(crate) struct Held {
     hold: u64,
     silently: bool,
     requests: Arc<Mutex<Requests>>,
-    /// While this is open the server keeps what it lent, whatever becomes of the connection.
+    /// While this is open, the server keeps the lent values, whatever happens to the connection.
     _alive: Option<Arc<ProcessFd>>,
 }
 
 impl Held {
-    /// Of a reply without values there is nothing to give back: its `hold` is 0.
+    /// A reply without values has nothing to give back: its `hold` is 0.
     pub(crate) const fn new(
         (hold, silently): (u64, bool),
         requests: Arc<Mutex<Requests>>,
@@ -83,9 +84,10 @@ impl Drop for Held {
     }
 }
 
-/// Bytes in the memory of the node on this host, which stay as they are until this is dropped: they were compared with
-/// their checksum there. They are to be used and dropped soon, as they take room from everything else that the node does.
-/// A child of the process that was lent them has none: there they are empty, and given back by nobody.
+/// Bytes in the memory of the node on this host, which stay unchanged until this is dropped. The
+/// node compared them with their checksum. Use and drop them soon, because they take memory from
+/// all other work of the node. In a child of the process that borrowed them they are empty, and
+/// dropping them there gives nothing back.
 pub struct LentBytes {
     bytes: OfProcess<(ShmView, Arc<Held>)>,
 }

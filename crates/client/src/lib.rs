@@ -1,30 +1,31 @@
 //! The client of a Millpond server: transports, connections and their pool.
 //!
-//! Reading order: [`options`] and [`Address`] (where and how to connect), `call` (what one
-//! call carries), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames
-//! through shared memory), `connection` (hello, pipelining, replies), `pool` (connections to one
-//! server), `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster,
-//! whichever answers), `region` (memory that a node on this host shares), `verbs` (the verbs of the
-//! protocol, split into requests that fit), `meta` (operations on files, also by a meta of this process),
-//! `chunks` (the bytes of files, of a cluster only), `layout` (which chunks a range of a file is),
-//! `share` (what of them other files have too), `volume` (files by
-//! their paths, for programs that want no mount between them and the bytes).
+//! Reading order: [`options`] and [`Address`] (where and how to connect), `call` (contents of one
+//! call), `stream` (frames over TCP, Unix sockets and TLS), `shm` (the same frames through shared
+//! memory), `connection` (hello, pipelining, replies), `pool` (connections to one server),
+//! `cluster` (routing, a node for every key, retries), [`Client`] (one server or a cluster),
+//! `region` (memory shared with a node on this host), `verbs` (the verbs of the protocol, split
+//! into requests that fit), `meta` (operations on files, also by a meta in this process), `chunks`
+//! (the bytes of files, clusters only), `layout` (mapping of file ranges to chunks), `share`
+//! (chunks shared with other files), `volume` (files by their paths, for programs that access the
+//! bytes without a mount).
 //!
-//! Invariants: every call ends at its deadline; the memory of the caller is touched only
-//! while its call runs, because it is borrowed for exactly that long, and by one connection at a
-//! time; a connection whose call failed half-way is closed, never reused; a value whose checksum
-//! does not match is a miss; an update that is tried again carries the tag of its first attempt.
+//! Invariants: every call ends at its deadline; the memory of the caller is touched only while its
+//! call runs, because it is borrowed for exactly that long, and by one connection at a time; a
+//! connection with a half-finished failed call is closed, never reused; a value with a wrong
+//! checksum is a miss; a retried update carries the tag of its first attempt.
 //!
-//! A call to a server that stands alone is tried once: the caller decides about another attempt. A
-//! call to a cluster is tried until its deadline, because another node can answer, and there one
-//! thread per client follows the routing; it ends within a second after the client.
+//! A call to a standalone server is tried once: the caller decides about another attempt. A call to
+//! a cluster is retried until its deadline, because another node can answer, and one thread per
+//! client follows the routing; it ends within a second after the client.
 //!
-//! A child of a fork has connections, sessions, threads and locks of its own: what talks to a server is in a
-//! [`millpond_env::PerProcess`] or [`millpond_env::OfProcess`], which no lock comes before.
+//! A child of a fork has connections, sessions, threads and locks of its own: state that talks to a
+//! server is in a [`millpond_env::PerProcess`] or [`millpond_env::OfProcess`], and no lock is taken
+//! before it.
 //!
-//! A [`Volume`] has threads of its own: one keeps its session, some do what was submitted.
+//! A [`Volume`] has threads of its own: one renews its session, others run submitted batches.
 //!
-//! Absent on purpose: other threads, and knowledge of what keys mean (crate `kv`).
+//! Absent on purpose: other threads, and knowledge of the meaning of keys (crate `kv`).
 
 mod address;
 mod arena;

@@ -13,30 +13,32 @@ use crate::cluster::Cluster;
 use crate::connection::Deadline;
 use crate::error::ClientError;
 
-/// Time for the way of a question for changes and of its answer.
+/// Time for a request for changes and its answer to travel.
 const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A meta in the client's own process, which is asked without a connection.
+/// A meta in the client's own process, which is called without a connection.
 pub trait OwnMeta: fmt::Debug + Send + Sync {
-    /// Executes an operation, in a task of tokio. None where another way of asking may do better; the operation may be done.
+    /// Executes an operation, in a task of tokio. None if the caller should ask in another way; the
+    /// operation may have been executed.
     fn answer<'a>(
         &'a self,
         request: &'a MetaRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Answered>> + Send + 'a>>;
 
-    /// The same for a thread that may block.
+    /// As [`Self::answer`], for a thread that may block.
     fn ask(&self, request: &MetaRequest) -> Option<Answered>;
 }
 
 impl Client {
-    /// Has a meta execute an operation: that of this process, or any of the cluster, again until one answers.
+    /// Has a meta execute an operation: the one in this process, or any of the cluster, with
+    /// retries until one answers.
     ///
-    /// What changes something is done once: every attempt carries the session and the sequence of the
+    /// A change is executed once: every attempt carries the session and the sequence number of the
     /// request, and so must a later call that repeats it.
     ///
     /// # Errors
-    /// [`ClientError`]: the operation may be done or not. An answer that is an error of POSIX is no
-    /// `Err`: nothing was done, and it is known.
+    /// [`ClientError`]: the operation may have been executed or not. A POSIX error in the answer is
+    /// no `Err`: the operation is then known not to have been executed.
     pub fn meta(
         &self,
         request: &MetaRequest,
@@ -51,18 +53,19 @@ impl Client {
         Answered::decode(&reply).map_err(|source| self.malformed(source))
     }
 
-    /// The same, once, by the meta of this process ([`ClientOptions::own_meta`]) and without a thread that waits. None where
-    /// there is none, or where it must be asked again in the other way; that is safe for what changes something too.
+    /// As [`Self::meta`], with one attempt by the meta of this process
+    /// ([`ClientOptions::own_meta`]) and without blocking a thread. None if there is no such meta,
+    /// or if the caller must ask in the other way; that is safe for changes too.
     pub(crate) async fn meta_here(&self, request: &MetaRequest) -> Option<Answered> {
         self.options().own_meta.as_ref()?.answer(request).await
     }
 
-    /// Waits for changes of the namespace by others than the session that asks; any meta knows them.
-    /// Tries one meta: who gets an error cannot know what changed, and asks again.
+    /// Waits for changes of the namespace by sessions other than the asking one; any meta knows
+    /// them. Tries one meta: after an error the caller cannot know the changes, and must ask again.
     ///
     /// # Errors
-    /// [`ClientError`]: no meta answered within a second of the time to wait, or this one cannot know
-    /// now.
+    /// [`ClientError`]: no meta answered within a second after the time to wait, or this one cannot
+    /// know the changes now.
     pub fn meta_news(&self, watch: &MetaWatch) -> Result<MetaNews, ClientError> {
         let wait = Duration::from_millis(watch.wait_ms.into());
         let deadline = self.deadline(Some(wait + NEWS_PATIENCE));

@@ -1,4 +1,4 @@
-//! What a client is opened with.
+//! Options of a client.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use crate::error::ClientError;
 use crate::meta::OwnMeta;
 use crate::own::{OwnNode, OwnPlace};
 
-/// Connections of one client at most: each is served by one core of the server.
+/// Most connections of one client to one server: each is served by one core of the server.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Which transport to use.
+/// The transport to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory or the Unix socket when the server is on this host, else TCP.
+    /// Shared memory or the Unix socket when the server is on this host, otherwise TCP.
     #[default]
     Auto,
-    /// TCP, also on the same host.
+    /// TCP, even on the same host.
     Tcp,
     /// The server's Unix socket.
     Unix,
@@ -45,7 +45,7 @@ impl FromStr for Transport {
     }
 }
 
-/// The transport that a connection uses.
+/// The transport in use by a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportInUse {
     /// Plain TCP.
@@ -69,35 +69,38 @@ impl fmt::Display for TransportInUse {
     }
 }
 
-/// What a client is opened with.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where the server listens, or some nodes of the cluster.
+    /// Addresses of the server, or of some nodes of the cluster.
     pub addresses: Addresses,
     /// The credential; empty when the server asks for none.
     pub token: String,
-    /// Which transport to use.
+    /// The transport to use.
     pub transport: Transport,
-    /// PEM file with the certificates that sign the server's; TLS is used when it is given.
+    /// PEM file with the certificates that sign the server's; if it is given, the client uses TLS.
     pub tls_ca: Option<PathBuf>,
-    /// Deadline of a call that names none.
+    /// Deadline of a call that has none of its own.
     pub deadline: Duration,
-    /// Connections to one server at most; as many calls run side by side, more wait for one.
+    /// Most connections to one server: this many calls run at the same time, others wait for a
+    /// connection.
     pub connections: usize,
-    /// How long a caller looks for a reply through shared memory before it sleeps. Kept short: a
-    /// longer look holds up the server where processors are few. The default is a guess between
-    /// 0 and 20 µs; a busy two-core machine told them apart in p99 only, not in the median.
-    /// Replies from sockets are not looked for.
+    /// Time for which a caller polls for a reply through shared memory before it sleeps. Short,
+    /// because longer polling slows down the server on hosts with few cores. The default is a guess
+    /// between 0 and 20 µs; a busy two-core machine showed a difference in p99 only, not in the
+    /// median. Replies from sockets are not polled for.
     pub spin: Duration,
-    /// Arena for puts through shared memory per connection; larger values go over the socket.
+    /// Bytes of the arena for puts through shared memory, per connection; larger values use the
+    /// socket.
     pub arena_bytes: u64,
-    /// Whether connections to a node on this host are made so that it may lend its memory ([`crate::Client::lend_chunks`]).
+    /// Whether connections to a node on this host allow it to lend its memory
+    /// ([`crate::Client::lend_chunks`]).
     pub lends: bool,
     /// The meta in this process, if there is one: it is asked first.
     pub own_meta: Option<Arc<dyn OwnMeta>>,
     /// The node in this process, if there is one: [`crate::File::read_here`] reads from it.
     pub own_node: Option<Arc<dyn OwnNode>>,
-    /// The address at which this process reaches its own node, in place of the one that the cluster has.
+    /// The address at which this process reaches its own node, instead of the one in the routing.
     pub own_place: Option<OwnPlace>,
 }
 

@@ -1,4 +1,4 @@
-//! The node in the client's own process: bytes of chunks where they lie in its memory.
+//! The node in the client's own process: bytes of chunks in place in its memory.
 
 use std::any::Any;
 use std::fmt;
@@ -12,19 +12,19 @@ use millpond_types::wire::ChunkReadRequest;
 
 use crate::Address;
 
-/// A node in the client's own process, which is read from without a connection and without a copy.
+/// A node in the client's own process, which is read without a connection and without a copy.
 pub trait OwnNode: fmt::Debug + Send + Sync {
-    /// Reads parts of chunks from replicas of this node, in a task of tokio: for each what the chunk has there, which may be less
-    /// than was asked for. None where another way of asking may do better: chunks lie elsewhere or change, memory is short, or
-    /// the disk is late.
+    /// Reads parts of chunks from replicas of this node, in a task of tokio: for each part the
+    /// bytes that the chunk has, which may be fewer than requested. None if the caller should read
+    /// in another way: chunks are elsewhere or change, memory is short, or the disk is slow.
     fn read(
         &self,
         request: ChunkReadRequest,
     ) -> Pin<Box<dyn Future<Output = Option<Vec<OwnBytes>>> + Send + '_>>;
 }
 
-/// A node, and where this process reaches it: the address that the cluster has of it may be one for clients with TLS, or one that
-/// leads around a network.
+/// A node and its address for this process. The address in the routing may be for clients with TLS,
+/// or may take a detour through a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPlace {
     /// The node.
@@ -42,13 +42,13 @@ pub struct OwnBytes {
 }
 
 impl OwnBytes {
-    /// Bytes with their checksum, and what is to be dropped with the last of them.
+    /// Bytes with their checksum, and an owner that is dropped with the last of them.
     #[must_use]
     pub fn new(bytes: SharedBuf, crc: Crc32c, held: Arc<dyn Any + Send + Sync>) -> Self {
         Self { bytes, crc, _held: held }
     }
 
-    /// Whether they are what was written, by the checksum that the node has of them.
+    /// Whether they match the checksum that the node has of them.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         Crc32c::of(&self.bytes) == self.crc

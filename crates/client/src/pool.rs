@@ -23,20 +23,20 @@ const BACKOFF_MIN: Duration = Duration::from_millis(20);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Longest time for one attempt to connect, so that a silent host fails before a long deadline.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// The same where there are other addresses to try.
+/// The same if there are other addresses to try.
 const CONNECT_MAX_OF_SEVERAL: Duration = Duration::from_secs(1);
-/// An idle connection is looked at before use when it was idle for longer than this.
+/// An idle connection is checked before use if it was idle for longer than this.
 const IDLE_TRUSTED: Duration = Duration::from_millis(5);
 
-/// What a pool is made for.
+/// The server of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// Where it listens; all are tried.
+    /// Its addresses; all are tried.
     pub(crate) addresses: Vec<Address>,
-    /// Who must answer; whoever does when none.
+    /// The node that must answer; any node if none.
     pub(crate) node: Option<Uuid128>,
-    /// A node of a cluster, for which others can stand in: how long it may be silent in the middle
-    /// of a step, and the longest pause after a failed connect.
+    /// For a node of a cluster, which others can replace: its longest silence in the middle of a
+    /// step, and the longest pause after a failed connect.
     pub(crate) patience: Option<Duration>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     tls: Option<Arc<rustls::ClientConfig>>,
     peer: Peer,
     state: Mutex<State>,
-    /// Tells one waiter of a free connection; costs no system call while nobody waits.
+    /// Wakes one waiter for a free connection; costs no system call while nobody waits.
     freed: Condvar,
 }
 
@@ -60,14 +60,14 @@ struct State {
     down: Option<Down>,
     /// The same server's Unix socket, once found.
     local: Option<PathBuf>,
-    /// The address that answered last is tried first, as long as it answers.
+    /// The address that answered last; it is tried first as long as it answers.
     answered: usize,
     info: Option<ServerInfo>,
-    /// Connections whose arenas are memory of callers; not counted among `open`.
+    /// Connections with memory of callers as their arenas; not counted in `open`.
     seats: Vec<Weak<Seat>>,
 }
 
-/// The connection whose arena is a caller's memory.
+/// The connection with a caller's memory as its arena.
 #[derive(Debug)]
 pub(crate) struct Seat {
     arena: ShmRegion,
@@ -78,12 +78,12 @@ pub(crate) struct Seat {
 enum Place {
     Idle(Box<Connection>),
     Lent,
-    /// The connection broke: the node knows the memory no more.
+    /// The connection broke: the node no longer shares the memory.
     Lost,
 }
 
 impl Seat {
-    /// Whether the node still shares the memory, as far as is known here.
+    /// Whether the node still shares the memory, as far as known here.
     pub(crate) fn is_live(&self) -> bool {
         let mut place = self.place.lock();
         if matches!(&*place, Place::Idle(connection) if !connection.is_quiet()) {
@@ -111,17 +111,17 @@ struct Down {
     reason: String,
 }
 
-/// A connection on loan: returns to the pool, or is closed when a call on it failed.
+/// A borrowed connection: returns to the pool, or is closed when a call on it failed.
 #[derive(Debug)]
 pub(crate) struct Lent {
     connection: Option<Connection>,
     pool: Arc<Pool>,
-    /// Where it goes back to instead.
+    /// The seat to return to instead of the pool.
     seat: Option<Arc<Seat>>,
 }
 
 impl Lent {
-    /// The connection, which is there until this is dropped.
+    /// The connection, which exists until this is dropped.
     pub(crate) fn get(&mut self) -> Result<&mut Connection, ClientError> {
         self.connection.as_mut().ok_or(ClientError::Closed)
     }
@@ -155,7 +155,7 @@ impl Pool {
         Arc::new(Self { options, tls, peer, state, freed })
     }
 
-    /// Where it connects to, for messages.
+    /// The addresses, for messages.
     pub(crate) fn name(&self) -> String {
         let all: Vec<String> = self.peer.addresses.iter().map(Address::to_string).collect();
         all.join(",")
@@ -165,7 +165,7 @@ impl Pool {
         &self.peer.addresses
     }
 
-    /// What the server said of itself last.
+    /// The server's latest description of itself.
     pub(crate) fn info(&self) -> Option<ServerInfo> {
         self.state.lock().info.clone()
     }
@@ -185,7 +185,7 @@ impl Pool {
         self.freed.notify_all();
     }
 
-    /// Closes every connection; calls that run now finish, later ones fail.
+    /// Closes every connection; running calls finish, later ones fail.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.close_idle();
@@ -195,7 +195,8 @@ impl Pool {
         Lent { connection, pool: Arc::clone(self), seat }
     }
 
-    /// The connection in whose arena `bytes` lie, if they do and no call uses it; else any other.
+    /// The connection with `bytes` in its arena, if there is one and no call uses it; otherwise any
+    /// other.
     pub(crate) fn checkout_for(
         self: &Arc<Self>,
         bytes: Option<&[u8]>,
@@ -218,8 +219,8 @@ impl Pool {
         Some(self.lend(Some(connection), Some(seat)))
     }
 
-    /// A connection whose arena is memory of the caller; none where this server shares no memory with
-    /// this client, or does not answer.
+    /// A connection with memory of the caller as its arena; none if this server shares no memory
+    /// with this client, or does not answer.
     pub(crate) fn register(
         self: &Arc<Self>,
         bytes: usize,
@@ -260,14 +261,14 @@ impl Pool {
         Ok(Some(Region::shared(memory, seat)))
     }
 
-    /// A connection that no other call uses, made now if need be.
+    /// A connection that no other call uses; makes one if necessary.
     pub(crate) fn checkout(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
                 return Err(ClientError::Closed);
             }
-            // The last used one first: its memory is warm, and the others may be closed unused.
+            // The most recently used one first: its memory is warm, and unused ones can be closed.
             while let Some(connection) = state.idle.pop() {
                 let idle = RealClock::tick().since(connection.idle_since);
                 if idle < IDLE_TRUSTED || connection.is_quiet() {
@@ -290,9 +291,9 @@ impl Pool {
         }
     }
 
-    /// Connects; the place in the pool was taken already.
+    /// Connects; the slot in the pool was taken before.
     fn connect_counted(self: &Arc<Self>, deadline: Deadline) -> Result<Lent, ClientError> {
-        // Gives the place back when connecting fails.
+        // Returns the slot if connecting fails.
         let mut lent = self.lend(None, None);
         if let Some(error) = self.down() {
             return Err(error);
@@ -334,7 +335,7 @@ impl Pool {
 
     fn note_down(&self, error: &ClientError) {
         let mut state = self.state.lock();
-        // Calls to a cluster wait for what comes next anyway: a node that is back is found soon.
+        // Calls to a cluster wait anyway, so a short pause finds a returning node soon.
         let longest = self.peer.patience.map_or(BACKOFF_MAX, |patience| patience / 4);
         let pause = state.down.as_ref().map_or(BACKOFF_MIN, |down| (down.pause * 2).min(longest));
         let until = RealClock::tick().plus(pause);
@@ -342,7 +343,7 @@ impl Pool {
         state.local = None;
     }
 
-    /// A connection of its own, for control: no shared memory, and not counted.
+    /// A separate connection for control: without shared memory, and not counted.
     pub(crate) fn dial(&self, deadline: Deadline) -> Result<Connection, ClientError> {
         self.over_addresses(deadline, |address, limit| match address {
             Address::Unix(path) => self.connect_local(path, Transport::Unix, limit),
@@ -350,8 +351,8 @@ impl Pool {
         })
     }
 
-    /// Tries every address, the one that answered last first, so that none is a favourite that
-    /// answers no more.
+    /// Tries every address, beginning with the one that answered last, so that a dead address is
+    /// not preferred.
     fn over_addresses(
         &self,
         deadline: Deadline,
@@ -362,7 +363,7 @@ impl Pool {
         let mut last = None;
         for n in 0..count {
             let index = (first + n) % count;
-            // What is left is shared, so that one that says nothing leaves time for the others.
+            // The remaining time is divided, so that a silent address leaves time for the others.
             let all = deadline.at.since(RealClock::tick());
             let share = all / u32::try_from(count - n).unwrap_or(u32::MAX);
             let limit = match self.peer.patience {
@@ -418,7 +419,7 @@ impl Pool {
         }
     }
 
-    /// Moves to the Unix socket of the server that answered over TCP, when it is on this host.
+    /// Moves to the Unix socket of the server that answered over TCP, if it is on this host.
     fn upgrade(&self, remote: &Connection, deadline: Deadline) -> Result<Connection, ClientError> {
         let hello = &remote.hello;
         let refuse = |fix: &str| Err(ClientError::argument("transport", fix));
@@ -456,7 +457,8 @@ impl Pool {
             }
             Transport::Auto if connection.hello.shm => {
                 match connection.attach(attach, self.options.spin, deadline) {
-                    // Refused, for instance because too many are attached: the socket works too.
+                    // Refused, for instance because too many clients are attached: the socket works
+                    // too.
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -474,7 +476,7 @@ impl Pool {
         self.hello(name, Wire::Plain(stream), TransportInUse::Unix, deadline)
     }
 
-    /// Connects to one of the addresses that the name stands for now.
+    /// Connects to one of the present addresses of the name.
     fn connect_tcp(
         &self,
         address: &Address,
@@ -485,7 +487,7 @@ impl Pool {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let mut left = resolved.len();
         for socket in resolved {
-            // What is left is shared, so that one that says nothing leaves time for the others.
+            // The remaining time is divided, so that a silent address leaves time for the others.
             let all = deadline.at.since(RealClock::tick());
             let share = all / u32::try_from(left).unwrap_or(u32::MAX);
             let limit = if left > 1 { deadline.within(share) } else { deadline };

@@ -1,8 +1,9 @@
-//! Registered memory: what an application reads into and writes from, shared with the node on its host.
+//! Registered memory: buffers of an application for reads and writes, shared with the node on its
+//! host.
 //!
-//! A region is the arena of a connection of its own (RFC 0002): the node reads a write's bytes from
-//! where the application put them, and nothing is copied on the way to it. As a memory region of RDMA
-//! (ibverbs) it is registered once and used often.
+//! A region is the arena of a separate connection (RFC 0002): the node reads a write's bytes from
+//! where the application put them, without a copy in between. Like a memory region of RDMA
+//! (ibverbs), it is registered once and used often.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use crate::error::ClientError;
 use crate::options::Transport;
 use crate::pool::Seat;
 
-/// A region has at most so many bytes; the node's limit, `limits.shm_arena`, is usually less.
+/// Most bytes of a region; the node's limit, `limits.shm_arena`, is usually lower.
 const REGION_BYTES_MAX: usize = 64 << 30;
 
-/// Memory that was registered with the node on this host, page aligned and zeroed; or, where no node
-/// shares memory with this client, memory like any other.
+/// Memory that was registered with the node on this host, page aligned and zeroed; or, if no node
+/// shares memory with this client, ordinary memory.
 ///
-/// Writes from it ([`crate::File::write_batch`]) go to that node without a copy in this process: the
-/// node takes the bytes from where they lie. Reads come into it as into any memory, with one copy.
-/// Everything that takes memory takes this too, and everything else about a call stays as it is.
+/// Writes from it ([`crate::File::write_batch`]) go to that node without a copy in this process:
+/// the node reads the bytes in place. Reads into it work as into any memory, with one copy. All
+/// functions that take memory accept it, and behave the same otherwise.
 ///
-/// A region has one connection. A call that finds it in use, a call to another node, and every call
-/// after the connection was lost ([`Region::is_shared`]) have the bytes copied, as from other memory. So
-/// threads that write at the same time should each register memory of their own. In a child of the process
-/// that registered it, it is memory like any other, and the child's own.
+/// A region has one connection. Bytes are copied, as from other memory, by a call that finds the
+/// connection in use, a call to another node, and every call after the connection was lost
+/// ([`Region::is_shared`]). So threads that write at the same time should each register a region.
+/// In a child of the process that registered it, it is ordinary memory of the child.
 ///
 /// ```no_run
 /// use millpond_client::{Client, ClientOptions, OpenOptions, Volume};
@@ -44,7 +45,7 @@ const REGION_BYTES_MAX: usize = 64 << 30;
 #[derive(Debug)]
 pub struct Region {
     memory: ShmMemory,
-    /// A child has no part in its parent's.
+    /// A child process does not use its parent's seat.
     seat: Option<OfProcess<Arc<Seat>>>,
 }
 
@@ -53,15 +54,15 @@ impl Region {
         Self { memory, seat: Some(OfProcess::new(seat)) }
     }
 
-    /// Whether a node shares it at the moment; not any more once the connection to that node broke, for
-    /// instance because it was started again. Register memory anew then.
+    /// Whether a node shares it at the moment. False once the connection to that node broke, for
+    /// instance because it was restarted; register memory again then.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.seat().is_some_and(|seat| seat.is_live())
     }
 
-    /// Cuts the first `len` bytes off, as a region of its own on the same connection; none when it has
-    /// not as many. So batches can be submitted from parts of one registration.
+    /// Splits off the first `len` bytes as a separate region on the same connection; none when it
+    /// is shorter. So batches can be submitted from parts of one registration.
     #[must_use]
     pub fn split_to(&mut self, len: usize) -> Option<Self> {
         let memory = self.memory.split_to(len)?;
@@ -103,13 +104,13 @@ impl AsMut<[u8]> for Region {
 impl Client {
     /// Registers `bytes` of memory with the node on this host. `None`: the deadline of the options.
     ///
-    /// Memory that no node shares comes back where there is no node on this host, the transport is TCP
-    /// or the Unix socket, the token is limited to namespaces, or the node has as many shared-memory
-    /// clients as it takes (`limits.shm_clients`, each region is one).
+    /// Returns memory that no node shares if there is no node on this host, the transport is TCP or
+    /// the Unix socket, the token is limited to namespaces, or the node has its maximum of
+    /// shared-memory clients (`limits.shm_clients`, each region is one).
     ///
     /// # Errors
     /// `InvalidArgument` when the node shares fewer bytes at once (`limits.shm_arena`, 256 MiB by
-    /// default), or when no memory is to be had; and as for every call.
+    /// default), or when there is not enough memory; and as for every call.
     pub fn register(
         &self,
         bytes: usize,

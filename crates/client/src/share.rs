@@ -1,8 +1,8 @@
-//! Chunks of a file that others have too, and those that lie behind them (RFC 0014).
+//! Chunks that a file shares with others, and their bases (RFC 0014).
 //!
-//! What lies behind a name of chunks never changes, so it is asked for once. Chunks of a name that has something
-//! behind it never go while a file has it, so it is remembered which are there: only others need a copy
-//! before a part of them is written.
+//! The bases of a name of chunks never change, so they are fetched once. Chunks of a name with
+//! bases are never removed while a file has the name, so the client remembers which exist: only
+//! missing ones need a copy before a part of them is written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::layout::FileBytes;
 
-/// Chunks of one name that are remembered to be there; at more it begins anew.
+/// Most existing chunks of one name to remember; beyond that the memory is cleared.
 const THERE_MAX: usize = 1 << 15;
 /// Chunks cut by one call.
 const CUTS_MAX: usize = 1024;
-/// How often a clone is tried of a file that becomes another one meanwhile.
+/// Attempts to clone a file that changes in the meantime.
 const CLONE_TRIES: usize = 16;
 
-/// What lies behind the chunks of a file, nearest first.
+/// The bases of the chunks of a file, nearest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileBases {
     list: [FileBase; BASES_MAX],
@@ -37,10 +37,11 @@ pub struct FileBases {
 }
 
 impl FileBases {
-    /// Nothing.
+    /// No bases.
     pub const NONE: Self = Self { list: [FileBase { chunks: 0, size: 0 }; BASES_MAX], count: 0 };
 
-    /// These; of more than [`BASES_MAX`], which no record has, the nearest.
+    /// Makes a list of bases; of more than [`BASES_MAX`], which no record has, it keeps the
+    /// nearest.
     #[must_use]
     pub fn new(bases: &[FileBase]) -> Self {
         let count = bases.len().min(BASES_MAX);
@@ -49,20 +50,20 @@ impl FileBases {
         all
     }
 
-    /// What lies behind one chunk.
+    /// The bases of one chunk.
     pub(crate) fn chunk(&self, layout: &Layout, index: u32) -> ChunkBases {
         let start = u64::from(index) << layout.chunk_log2;
         let of_chunk = |base: &FileBase| {
             let len = base.size.saturating_sub(start).min(layout.chunk_bytes());
             ChunkBase { data: DataId(base.chunks), len: u32::try_from(len).unwrap_or(u32::MAX) }
         };
-        // Behind one that counts no byte of the chunk none does.
+        // No base after one without a byte of the chunk has any.
         let all = self.list[..self.count].iter().map(of_chunk).take_while(|base| base.len > 0);
         ChunkBases::new(&all.collect::<Vec<_>>()).unwrap_or(ChunkBases::NONE)
     }
 }
 
-/// What is known of a name of chunks that has a record.
+/// Known facts about a name of chunks with a record.
 #[derive(Debug)]
 pub struct SharedName {
     bases: FileBases,
@@ -72,7 +73,7 @@ pub struct SharedName {
 }
 
 impl SharedName {
-    /// As a meta said.
+    /// The facts from a meta's record.
     #[must_use]
     pub fn of(record: &SharedRecord) -> Self {
         let (bases, is_sealed) = (FileBases::new(&record.bases), record.is_sealed);
@@ -83,7 +84,7 @@ impl SharedName {
         self.is_sealed || self.owner != ino
     }
 
-    /// What must be copied before these parts are written; each chunk once.
+    /// The copies needed before these parts are written; each chunk once.
     fn copies(&self, parts: &[ChunkAt], lens: impl Iterator<Item = usize>) -> Vec<ChunkCut> {
         let there = self.there.lock();
         let (mut seen, mut copies) = (HashSet::new(), Vec::new());
@@ -99,7 +100,7 @@ impl SharedName {
         copies
     }
 
-    /// These chunks are there from now on, or have nothing behind them.
+    /// Records that these chunks now exist, or have no bases.
     fn note_there(&self, chunks: impl Iterator<Item = FileChunk>) {
         let mut there = self.there.lock();
         if there.len() >= THERE_MAX {
@@ -109,7 +110,7 @@ impl SharedName {
     }
 }
 
-/// The chunks of a file, as somebody knows them who may write there.
+/// The chunks of a file, as known to a client that may write them.
 #[derive(Clone, Debug)]
 pub struct Chunks {
     bytes: FileBytes,
@@ -117,42 +118,42 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Of a file that shares none.
+    /// The chunks of a file that shares none.
     #[must_use]
     pub const fn own(attr: &Attr) -> Self {
         Self::of(FileBytes::of(attr))
     }
 
-    /// Of a name that nothing lies behind.
+    /// The chunks of a name without bases.
     #[must_use]
     pub const fn of(bytes: FileBytes) -> Self {
         Self { bytes, name: None }
     }
 
-    /// Of one whose name of chunks has this record.
+    /// The chunks of a file with this record for its name of chunks.
     #[must_use]
     pub fn shared(attr: &Attr, name: Arc<SharedName>) -> Self {
         let bytes = FileBytes { bases: name.bases, ..FileBytes::of(attr) };
         Self { bytes, name: Some(name) }
     }
 
-    /// Where they lie, and what lies behind them.
+    /// Their placement and bases.
     #[must_use]
     pub const fn bytes(&self) -> FileBytes {
         self.bytes
     }
 
-    /// Whether this file is known not to be able to write there; otherwise a chain may say so.
+    /// Whether this file is known to be unable to write them; otherwise a chain may report it.
     #[must_use]
     pub fn are_sealed_for(&self, ino: Ino) -> bool {
         self.name.as_ref().is_some_and(|name| name.is_sealed_for(ino))
     }
 
-    /// Writes parts of them, as [`Client::write_chunks`]; what lies behind a chunk is copied before a part of it is
-    /// written.
+    /// Writes parts of them, as [`Client::write_chunks`]; copies the base of a chunk before it
+    /// writes a part of it.
     ///
     /// # Errors
-    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own before.
+    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own first.
     pub fn write(
         &self,
         client: &Client,
@@ -169,10 +170,10 @@ impl Chunks {
         Ok(())
     }
 
-    /// Cuts them, in this order where it is of one chunk; as [`Client::cut_chunks`].
+    /// Cuts them as [`Client::cut_chunks`]; cuts of one chunk are done in this order.
     ///
     /// # Errors
-    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own before.
+    /// As there; [`ClientError::is_sealed`] when the file must get chunks of its own first.
     pub fn cut(
         &self,
         client: &Client,
@@ -191,7 +192,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// Seals them on all chains, so that nobody writes there any more.
+    /// Seals them on all chains, so that nobody can write them any more.
     ///
     /// # Errors
     /// As [`Client::cut_chunks`].
@@ -200,12 +201,12 @@ impl Chunks {
     }
 }
 
-/// Makes a file that has the bytes of `source` as they are now, and what it is then. `ask` has a meta do something
-/// on behalf of whoever wants it.
+/// Makes a file with the present bytes of `source` and returns its attributes. `ask` has a meta
+/// execute an operation on behalf of the user.
 ///
 /// # Errors
-/// As `ask`, `TooManyLinks` of it for a file that lies over [`BASES_MAX`] others, whose bytes must be copied; as
-/// [`Client::cut_chunks`]. Then there is no new file, unless the answer of a meta was lost.
+/// As `ask`, which returns `TooManyLinks` for a file with [`BASES_MAX`] bases: its bytes must be
+/// copied; as [`Client::cut_chunks`]. Then there is no new file, unless a meta's answer was lost.
 pub fn clone_file<E: From<ClientError>>(
     client: &Client,
     mut ask: impl FnMut(MetaOp) -> Result<MetaReply, E>,
@@ -226,7 +227,8 @@ pub fn clone_file<E: From<ClientError>>(
         let (chunks, name) = (attr.chunk_data(), name.clone());
         match ask(MetaOp::Clone(CloneFile { source, chunks, parent, name }))? {
             MetaReply::Entry(entry) => return Ok(entry.attr),
-            // It went to chunks, or was cut to nothing, or cloned and written twice meanwhile.
+            // In the meantime it moved to chunks, was truncated to zero, or was cloned and written
+            // twice.
             MetaReply::Attr(_) => {}
             _ => return Err(unexpected()),
         }

@@ -1,4 +1,4 @@
-//! Frames through shared memory: rings for requests and replies, values read from the server's
+//! Frames through shared memory: rings for requests and replies; values are read from the server's
 //! buffer pool and written to an arena (RFC 0002).
 
 use std::os::fd::OwnedFd;
@@ -20,12 +20,12 @@ use crate::stream::{StreamError, check_get, note};
 
 /// Bytes copied at once, so that the checksum finds them in the cache.
 const COPY_BYTES: usize = 64 << 10;
-/// A server is woken to hear that so many bytes of its memory are free again; it hears of fewer that it lent by itself, at
-/// last after 250 ms.
+/// The client wakes the server when at least this many bytes of its memory are free again. The
+/// server notices smaller lent amounts by itself, after 250 ms at the latest.
 const LOUD_BYTES: u64 = 4 << 20;
-/// Longest sleep before a look whether the server still lives.
+/// Longest sleep before checking that the server is still alive.
 const NAP: Duration = Duration::from_millis(50);
-/// Replies in a row that came after the spin before spinning stops being tried each time.
+/// Replies in a row that arrived after the spin before spinning is no longer tried each time.
 const SPIN_FAILURES_MAX: u32 = 16;
 
 /// The shared-memory side of a connection.
@@ -34,12 +34,12 @@ pub(crate) struct ShmLink {
     pool: ShmRegion,
     region: ShmRegion,
     requests: Arc<Mutex<Requests>>,
-    /// What the server watches, where it lends.
+    /// Descriptor that the server watches, if it lends values.
     alive: Option<Arc<ProcessFd>>,
     replies: RingConsumer,
     pub(crate) arena: Arena,
     record: Vec<u8>,
-    /// The record was taken from the ring and not yet looked at.
+    /// The record was taken from the ring but not yet processed.
     taken: bool,
     spin: Duration,
     spin_failures: u32,
@@ -64,7 +64,8 @@ impl From<EnvError> for StreamError {
 }
 
 impl ShmLink {
-    /// Maps what the server sent: its pool, the arena, its wake-up event, and where it lends the end of a pipe that it watches.
+    /// Maps the server's memory: its pool, the arena and its wake-up event. If the server lends
+    /// values, takes the end of a pipe that it watches.
     pub(crate) fn new(
         reply: &ShmAttachReply,
         fds: Vec<OwnedFd>,
@@ -107,8 +108,8 @@ impl ShmLink {
         })
     }
 
-    /// Lends all of the arena as memory of the caller: values that lie in it stay where they are, and
-    /// no others go through it. None when it has fewer than `bytes`.
+    /// Lends the whole arena to the caller as memory: values in it stay in place, and no others go
+    /// through it. None when it has fewer than `bytes`.
     pub(crate) fn lend(
         &mut self,
         bytes: usize,
@@ -118,7 +119,7 @@ impl ShmLink {
         Ok(memory.split_to(bytes).map(|memory| (self.region.clone(), memory)))
     }
 
-    /// Where a value lies in the arena, if it is memory that was lent.
+    /// Offset of a value in the arena, if it is in lent memory.
     fn lent(&self, value: &Value<'_>) -> Option<u64> {
         match value {
             Value::One(piece) => self.region.offset_of(piece),
@@ -126,14 +127,14 @@ impl ShmLink {
         }
     }
 
-    /// Bytes of the arena that values need: those that do not lie in it.
+    /// Bytes of the arena for values that are not in it yet.
     pub(crate) fn bytes_for(&self, values: &[Value<'_>]) -> u64 {
         let foreign = values.iter().filter(|value| self.lent(value).is_none());
         foreign.map(|value| value.len() as u64).sum()
     }
 
-    /// Puts the values of the write `id` in the arena, but for those that lie in it, and notes
-    /// checksums and places; false when there is no room now.
+    /// Puts the values of the write `id` in the arena, except those that are in it, and records
+    /// checksums and offsets; false when there is no room now.
     pub(crate) fn place(
         &mut self,
         id: u64,
@@ -168,7 +169,7 @@ impl ShmLink {
         self.alive.is_some()
     }
 
-    /// Longest meta of a request or reply that fits a ring.
+    /// Longest metadata of a request or reply that fits in a ring.
     pub(crate) fn meta_max(&self) -> usize {
         self.requests.lock().record_max() - HEADER_BYTES
     }
@@ -187,8 +188,8 @@ impl ShmLink {
         Ok(self.taken)
     }
 
-    /// Takes the next reply; none at the deadline or after a nap of 50 ms, when the caller looks
-    /// whether the server still lives.
+    /// Takes the next reply; none at the deadline or after a sleep of 50 ms, when the caller checks
+    /// that the server is still alive.
     pub(crate) fn pop(
         &mut self,
         deadline: Tick,
@@ -207,7 +208,8 @@ impl ShmLink {
         Ok(Some((header, meta)))
     }
 
-    /// Spins only while that pays: when reply after reply comes later, every eighth wait spins.
+    /// Waits for a reply and spins only while that pays off: if replies keep arriving later, only
+    /// every eighth wait spins.
     fn wait(&mut self, deadline: Tick) -> Result<bool, StreamError> {
         let now = RealClock::tick();
         let give_up =
@@ -222,8 +224,8 @@ impl ShmLink {
         Ok(got)
     }
 
-    /// Brings values from the pool to who asked, and gives them back: copied to their rooms, or lent. A wrong checksum is
-    /// a miss.
+    /// Delivers values from the pool: copies them to their rooms and gives them back, or lends
+    /// them. A wrong checksum is a miss.
     pub(crate) fn take_values(
         &self,
         reply: &GetReply,
@@ -231,8 +233,8 @@ impl ShmLink {
     ) -> Result<(), StreamError> {
         let total = reply.items.iter().filter(|item| item.status == ItemStatus::Ok);
         let total: u64 = total.map(|item| u64::from(item.len)).sum();
-        // A copy is done soon, and then the server that is woken is up for the next request. After long use it would fall
-        // asleep again before that.
+        // A copy ends soon, and the woken server is then awake for the next request. After long use
+        // it would fall asleep again before that.
         let silently = self.lends() && !reads.lent.is_empty() && total < LOUD_BYTES;
         let (requests, alive) = (Arc::clone(&self.requests), self.alive.clone());
         let held = Arc::new(Held::new((reply.hold, silently), requests, alive));
@@ -269,7 +271,7 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Copies values to the arena at `at` and notes their checksums.
+    /// Copies values to the arena at `at` and records their checksums.
     pub(crate) fn copy_in(
         &self,
         mut at: u64,
@@ -283,7 +285,7 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Copies one value to the arena at `at`; its checksum.
+    /// Copies one value to the arena at `at` and returns its checksum.
     fn copy_one(&self, mut at: u64, value: &Value<'_>) -> Result<Crc32c, StreamError> {
         let mut crc = Crc32c::EMPTY;
         for piece in value.pieces().iter().flat_map(|piece| piece.chunks(COPY_BYTES)) {

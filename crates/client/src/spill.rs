@@ -1,8 +1,8 @@
-//! The way of a file's bytes from the store, where those of small files lie, to chunks.
+//! Moving a small file's bytes from the store to chunks.
 //!
-//! An empty file goes there by what is written: to the chunks of its data id, and then a meta is told. One that
-//! has bytes goes to chunks of a reserved name, which nobody else writes to, so that a client that is late
-//! with its copy spoils nothing.
+//! An empty file moves when bytes are written: they go to the chunks of its data id, and then a
+//! meta is told. A file with bytes moves to chunks of a reserved name, which no other client
+//! writes, so that a client with a late copy does no harm.
 
 use millpond_types::DataId;
 use millpond_types::meta::{
@@ -11,42 +11,43 @@ use millpond_types::meta::{
 
 use crate::layout::FileBytes;
 
-/// How often it is begun anew because somebody else has changed the file.
+/// Attempts when other clients change the file.
 const TRIES: usize = 64;
 
-/// The cluster, as somebody sees it who writes to a file.
+/// The cluster as seen by a writer of a file.
 pub trait Door {
-    /// How it fails.
+    /// The error type.
     type Error;
 
-    /// Has a meta do something.
+    /// Has a meta execute an operation.
     ///
     /// # Errors
-    /// What it says, or that none answers.
+    /// The meta's error, or the error that none answers.
     fn ask(&mut self, op: MetaOp) -> Result<MetaReply, Self::Error>;
 
-    /// Writes to chunks, durably; parts that overlap in their order. False when they are sealed: the file has gone
-    /// there, and was cloned.
+    /// Writes to chunks, durably; overlapping parts in their order. False when they are sealed: the
+    /// file has moved there, and was cloned.
     ///
     /// # Errors
-    /// When that is not sure to have been done.
+    /// When the write is not certain to have been done.
     fn write(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]) -> Result<bool, Self::Error>;
 
-    /// Removes chunks that were written and are nobody's; when that fails, a check finds them.
+    /// Removes written chunks that belong to no file; if that fails, a check finds them.
     fn remove(&mut self, bytes: FileBytes, parts: &[(u64, &[u8])]);
 
-    /// A meta answered something else than it was asked for, or something new again and again.
+    /// The error for an unexpected answer of a meta, or for too many changes of the file.
     fn unexpected(&mut self) -> Self::Error;
 }
 
-/// What became of bytes for a file that was believed to be in the store.
+/// Outcome of a write to a file that was believed to be in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spilled {
-    /// The file, whose bytes lie in chunks.
+    /// The file, with its bytes in chunks.
     pub attr: Attr,
-    /// Whether the bytes are in it, and a meta knows of them. Otherwise somebody else brought it to chunks.
+    /// Whether the bytes are in it, and a meta knows of them. Otherwise another client moved it to
+    /// chunks.
     pub written: bool,
-    /// [`Attr::cuts`], as it was known before they were written.
+    /// [`Attr::cuts`] as known before the write.
     pub cuts: u32,
 }
 
@@ -64,7 +65,7 @@ fn content<D: Door>(door: &mut D, ino: Ino) -> Result<Content, D::Error> {
     }
 }
 
-/// How far bytes from the first one on are among these parts, without a gap.
+/// Length from the first byte on that these parts cover without a gap.
 fn solid(parts: &[(u64, &[u8])]) -> u64 {
     let mut ranges: Vec<(u64, u64)> =
         parts.iter().map(|(offset, bytes)| (*offset, offset + bytes.len() as u64)).collect();
@@ -74,11 +75,11 @@ fn solid(parts: &[(u64, &[u8])]) -> u64 {
     ranges.into_iter().fold(0, reach)
 }
 
-/// Brings a file that lies in the store to chunks, and writes these parts to it with that, at this time if there are
-/// any. A file without bytes stays where it is while there are none.
+/// Moves a file in the store to chunks and writes these parts to it, with this time if there are
+/// any. An empty file stays in the store while there are no parts.
 ///
 /// # Errors
-/// The door's. Then the file is as it was, or the parts are in it.
+/// The door's. Then the file is unchanged, or the parts are in it.
 pub fn spill<D: Door>(
     door: &mut D,
     known: Attr,
@@ -119,7 +120,7 @@ pub fn spill<D: Door>(
             let first = (!bytes.is_empty()).then_some((0, &bytes[..]));
             let all: Vec<(u64, &[u8])> = first.into_iter().chain(parts.iter().copied()).collect();
             if !door.write(to, &all)? {
-                // Nobody has this name.
+                // No file has this name.
                 return Err(door.unexpected());
             }
             let (version, solid) = (read.version, solid(&all));
@@ -129,7 +130,8 @@ pub fn spill<D: Door>(
         if told.chunks == Some(to.data.0) {
             return Ok(Spilled { attr: told, written: true, cuts });
         }
-        // Their name has not become that of the file's chunks, and cannot any more. A reserved one is garbage.
+        // The name has not become that of the file's chunks, and cannot any more. A reserved name
+        // is garbage.
         if known.size == 0 {
             door.remove(to, parts);
         }

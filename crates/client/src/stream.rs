@@ -15,17 +15,16 @@ use crate::tls::TlsStream;
 
 /// Bytes received at once into the connection's own buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Values from here on are received straight into the caller's memory; smaller ones through the
-/// buffer, which saves a system call per value.
+/// Values of at least this length are received straight into the caller's memory; smaller ones
+/// through the buffer, which saves a system call per value.
 const DIRECT_BYTES: usize = 16 << 10;
 /// Bytes received at once into the caller's memory: checksummed while still in the cache.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// The time limit of a socket is kept in ticks of the kernel, of up to 10 ms: shorter waits are
-/// polled for.
+/// The kernel keeps a socket's time limit in ticks of up to 10 ms: shorter waits are polled.
 const COARSE_WAIT: Duration = Duration::from_millis(10);
 
-/// Bytes of values for which a peer is given one more time of patience while they are sent: 2 MiB/s.
+/// Bytes of sent values for which a peer gets the patience once more: 2 MiB/s.
 const PATIENCE_BYTES: usize = 1 << 20;
 
 /// Why a frame could not be sent or received.
@@ -62,7 +61,7 @@ impl Wire {
         }
     }
 
-    /// True when decrypted bytes wait, which the socket does not show.
+    /// Whether decrypted bytes wait, which the socket does not show.
     fn has_buffered(&mut self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -93,7 +92,7 @@ pub(crate) struct FrameStream {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// How long a peer may take for its next byte in the middle of a frame; the call's deadline when none.
+    /// Longest time for a peer's next byte in the middle of a frame; the call's deadline if none.
     pub(crate) patience: Option<Duration>,
 }
 
@@ -102,13 +101,13 @@ impl FrameStream {
         Self { wire, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, patience: None }
     }
 
-    /// The end of the next step: the call's, or when patience ends.
+    /// End of the next step: the call's deadline or the end of the patience.
     fn until(&self, deadline: Tick) -> Tick {
         self.patience.map_or(deadline, |patience| deadline.min(RealClock::tick().plus(patience)))
     }
 
-    /// Waits until the next reply begins to arrive; false when `wait` passed first. As [`FrameStream::recv_head`] it may
-    /// take `ahead` bytes behind the header with it.
+    /// Waits until the next reply begins to arrive; false when `wait` passed first. As
+    /// [`FrameStream::recv_head`] it may receive `ahead` bytes after the header with it.
     pub(crate) fn ready(&mut self, ahead: usize, wait: Duration) -> io::Result<bool> {
         if self.start < self.end || self.wire.has_buffered() {
             return Ok(true);
@@ -117,7 +116,7 @@ impl FrameStream {
             Wire::Plain(stream) if wait >= COARSE_WAIT => stream,
             wire => return wire.stream().poll_readable(wait),
         };
-        // To take what comes is one system call less than to wait for it before.
+        // Receiving at once costs one system call less than waiting first.
         let limit = (HEADER_BYTES + ahead).min(self.buffer.len());
         match stream.recv(&mut self.buffer[..limit], RealClock::tick().plus(wait)) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -125,7 +124,7 @@ impl FrameStream {
                 (self.start, self.end) = (0, got);
                 Ok(true)
             }
-            // A connection that the system gave up has a number.
+            // If the system gave up the connection, the error has an errno.
             Err(error)
                 if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() =>
             {
@@ -139,13 +138,14 @@ impl FrameStream {
         self.wire.stream()
     }
 
-    /// True when an idle connection is still usable: nothing was received, not even an end.
+    /// Whether an idle connection is still usable: nothing was received, not even the end of the
+    /// stream.
     pub(crate) fn is_quiet(&self) -> bool {
         self.start == self.end
             && matches!(self.wire.stream().poll_readable(Duration::ZERO), Ok(false))
     }
 
-    /// Sends a frame: header and meta in `head`, then the values.
+    /// Sends a frame: header and metadata in `head`, then the values.
     pub(crate) fn send(
         &mut self,
         head: &[u8],
@@ -166,7 +166,7 @@ impl FrameStream {
         self.wire.send(&parts, deadline)
     }
 
-    /// Has at least `n` bytes in the buffer, received with no more than `ahead` bytes beyond.
+    /// Makes sure that the buffer has at least `n` bytes, and receives at most `ahead` bytes more.
     fn buffered(&mut self, n: usize, ahead: usize, deadline: Tick) -> io::Result<()> {
         if self.buffer.len() < n {
             self.buffer.resize(n, 0);
@@ -195,7 +195,7 @@ impl FrameStream {
         bytes
     }
 
-    /// Receives a header and its meta. `ahead` bytes more are welcome with the header.
+    /// Receives a header and its metadata, and up to `ahead` bytes more with the header.
     pub(crate) fn recv_head(
         &mut self,
         meta: &mut Vec<u8>,
@@ -269,8 +269,8 @@ impl FrameStream {
     }
 }
 
-/// Bytes that may be received together with the header of a get's reply: everything when the
-/// values are small, else the meta only, so that the values go straight to their rooms.
+/// Most bytes to receive together with the header of a get's reply: everything when the values are
+/// small, otherwise the metadata only, so that the values go straight to their rooms.
 pub(crate) fn ahead_of_get(rooms: impl ExactSizeIterator<Item = u32>) -> usize {
     let count = rooms.len();
     let (mut sum, mut longest) = (0, 0);
@@ -282,7 +282,7 @@ pub(crate) fn ahead_of_get(rooms: impl ExactSizeIterator<Item = u32>) -> usize {
     if small { BUFFER_BYTES } else { 12 + count * GetReply::ITEM_BYTES }
 }
 
-/// Checks what a get's reply claims against what was asked.
+/// Checks that a get's reply fits the request.
 pub(crate) fn check_get(
     reply: &GetReply,
     (items, reads): (&Items, &Reads<'_, '_>),
@@ -300,8 +300,8 @@ pub(crate) fn check_get(
     if total == payload { Ok(()) } else { Err(StreamError::Unexpected("a wrong payload length")) }
 }
 
-/// Notes what an item's status means to the caller, before its bytes are checked; true when it has
-/// bytes.
+/// Records the meaning of an item's status for the caller, before its bytes are checked; true when
+/// it has bytes.
 pub(crate) fn note(item: &GetItem, index: usize, reads: &mut Reads<'_, '_>) -> bool {
     reads.out[index] = match item.status {
         ItemStatus::Ok => GetOutcome::Read(item.len),

@@ -30,7 +30,7 @@ pub(crate) fn roots(ca: &Path) -> Result<RootCertStore, ClientError> {
     Ok(roots)
 }
 
-/// What sessions of one process are made with; they remember in it what shortens the next handshake.
+/// Configuration of the sessions of one process; it caches data that shortens the next handshake.
 pub(crate) fn config(roots: RootCertStore) -> Result<Arc<ClientConfig>, ClientError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
@@ -48,7 +48,7 @@ pub(crate) struct TlsStream {
     stream: BlockingStream,
 }
 
-/// The stream as rustls wants it, for one call.
+/// The stream in the form that rustls needs, for one call.
 struct Timed<'a> {
     stream: &'a BlockingStream,
     deadline: Tick,
@@ -70,7 +70,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Says what most likely is wrong where the other side has nothing to say to the begin of a handshake.
+/// Adds the most likely reason when the peer closes the connection at the start of a handshake.
 fn no_handshake(error: io::Error) -> io::Error {
     let text = "the server ended the connection in place of a TLS handshake: where it speaks no TLS, leave tls_ca \
                 (--tls-ca) out";
@@ -101,9 +101,9 @@ impl TlsStream {
         &self.stream
     }
 
-    /// True when decrypted bytes wait to be taken.
+    /// Whether decrypted bytes wait.
     pub(crate) fn has_buffered(&mut self) -> bool {
-        // A broken session says so when it is read.
+        // A broken session returns its error when it is read.
         self.session.process_new_packets().map_or(true, |state| state.plaintext_bytes_to_read() > 0)
     }
 

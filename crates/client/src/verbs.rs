@@ -18,13 +18,13 @@ use crate::cluster::{Asked, Cargo, Cluster, Work};
 use crate::connection::Deadline;
 use crate::error::ClientError;
 
-/// Bytes of values per request: large enough that the request costs nothing beside them, small
-/// enough that several are in flight for a large batch.
+/// Bytes of values per request: large enough that the request's own cost does not matter, small
+/// enough that a large batch has several in flight.
 const REQUEST_BYTES: usize = 8 << 20;
 /// Keys per request, for the same reason.
 pub(crate) const REQUEST_KEYS: usize = 4096;
 
-/// Whether a server speaks of other nodes.
+/// Whether a server refers to other nodes.
 const fn is_elsewhere(status: ItemStatus) -> bool {
     matches!(status, ItemStatus::Moved | ItemStatus::Behind)
 }
@@ -34,7 +34,7 @@ const fn is_elsewhere(status: ItemStatus) -> bool {
 pub struct Keys<'a> {
     /// The namespace.
     pub namespace: GroupId,
-    /// What told the namespace's id: [`Client::node`].
+    /// Source of the namespace's id: the result of [`Client::node`].
     pub node: Uuid128,
     /// Blocks per run of that namespace.
     pub run_blocks: u16,
@@ -104,7 +104,7 @@ pub(crate) fn wire_len(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// The statuses of a match, counted from the first key on.
+/// The result of a match from the statuses of all keys.
 fn leading(statuses: &[ItemStatus]) -> MatchReply {
     let present = |status: &&ItemStatus| matches!(status, ItemStatus::Ok | ItemStatus::Exists);
     let matched = statuses.iter().take_while(present).count();
@@ -155,9 +155,9 @@ impl Client {
         Ok(reply)
     }
 
-    /// Sends a request that has no payload to one of the addresses this client was made with, whatever
-    /// cluster it is of, and gives the meta of its reply: for verbs about the cluster, and to measure
-    /// one node, which servers and operators do.
+    /// Sends a request without payload to one of this client's given addresses, regardless of its
+    /// cluster, and returns the metadata of the reply. Servers and operators use it for verbs about
+    /// the cluster, and to measure one node.
     ///
     /// # Errors
     /// As for every call.
@@ -212,8 +212,8 @@ impl Client {
         Ok(self.plain(request, NamespacesReply::decode, deadline, None)?.namespaces)
     }
 
-    /// Changes options of a namespace; what it is now. A quota is in force at once, the others for what is
-    /// stored from now on.
+    /// Changes options of a namespace and returns its new state. A quota takes effect at once, the
+    /// other options for blocks stored from now on.
     ///
     /// # Errors
     /// `NoNamespace`, and as for every call.
@@ -245,8 +245,8 @@ impl Client {
         self.plain(request, |_| Ok(()), self.deadline(deadline), None)
     }
 
-    /// Numbers about one namespace, or the server for [`GroupId::SYSTEM`]; of a cluster, those of all
-    /// nodes added up.
+    /// Numbers about one namespace, or about the server for [`GroupId::SYSTEM`]; for a cluster, the
+    /// sums over all nodes.
     ///
     /// # Errors
     /// As for every call.
@@ -287,7 +287,7 @@ impl Client {
         self.plain((Verb::List, request.encode()), ListReply::decode, deadline, None)
     }
 
-    /// Runs `Contains`, `Touch`, `Pin`, `Unpin` or `Delete`; true where the key was there.
+    /// Runs `Contains`, `Touch`, `Pin`, `Unpin` or `Delete`; true for keys that were present.
     ///
     /// # Errors
     /// As for every call.
@@ -317,8 +317,8 @@ impl Client {
         Ok(items)
     }
 
-    /// Counts the leading keys that are present and leases them. In a cluster present keys behind the
-    /// first that is not may be leased as well.
+    /// Counts the leading keys that are present and leases them. In a cluster, keys after the first
+    /// missing one may be leased as well.
     ///
     /// # Errors
     /// As for every call.
@@ -351,10 +351,10 @@ impl Client {
         Ok(total)
     }
 
-    /// Reads values into `rooms`. What a room holds for a key that was not `Read` is undefined.
+    /// Reads values into `rooms`. The content of a room for a key that was not `Read` is undefined.
     ///
     /// # Errors
-    /// As for every call; then nothing is known about any room's content.
+    /// As for every call; the contents of all rooms are then undefined.
     pub fn get(
         &self,
         keys: Keys<'_>,
@@ -438,7 +438,7 @@ impl Client {
         Ok(statuses)
     }
 
-    /// A server that was taken to stand alone speaks of other nodes: it has joined a cluster.
+    /// A server that was taken for standalone refers to other nodes: it has joined a cluster.
     fn check_moved(&self, moved: bool) {
         if moved {
             self.look_again();

@@ -1,4 +1,4 @@
-//! A meta and chunks in memory, with somebody else who changes the file at every step.
+//! A meta and chunks in memory, with another client that changes the file at every step.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const LAYOUT: Layout = Layout { chunk_log2: 16, stripe: 2, seed: 4, chains: 5, table: 0 };
 
-/// One file; `meddle` is called before each question with the number of those before.
+/// One file; `meddle` is called before each request with the number of earlier ones.
 struct World<'m> {
     attr: Attr,
     bytes: Vec<u8>,
@@ -20,7 +20,7 @@ struct World<'m> {
     meddle: &'m dyn Fn(&mut World<'_>),
 }
 
-/// A file of so many bytes in the store.
+/// A file of `size` bytes in the store.
 pub(crate) fn stored(size: u64) -> Attr {
     let time = Timestamp::default();
     Attr {
@@ -66,7 +66,7 @@ impl<'m> World<'m> {
         self.attr.version += 1;
     }
 
-    /// What a reader gets.
+    /// The bytes that a reader gets.
     fn read(&self) -> Vec<u8> {
         let mut bytes = match self.attr.chunks {
             Some(chunks) => self.chunks.get(&chunks).cloned().unwrap_or_default(),
@@ -185,7 +185,8 @@ fn another_one_may_be_first() {
     }
 }
 
-/// What was written before somebody cut is told under the number of cuts from before: it may be gone.
+/// A range written before another client's cut is reported with the old number of cuts, because it
+/// may be gone.
 #[test]
 fn another_one_may_bring_it_there_and_cut_it() {
     let meddle = |world: &mut World<'_>| {
@@ -238,7 +239,7 @@ fn a_file_is_brought_there_as_it_is() {
     let known = world.attr;
     assert!(spill(&mut world, known, &[], None).unwrap().written);
     assert_eq!((world.read(), world.attr.chunks), (b"01234".to_vec(), Some(101)));
-    // There is nothing to bring.
+    // There are no bytes to move.
     let mut world = World::new(b"", &|_| {});
     let known = world.attr;
     assert!(spill(&mut world, known, &[], None).unwrap().attr.is_stored());
