@@ -1,4 +1,5 @@
-//! The client against scripted nodes over real sockets: what no living cluster does on demand.
+//! Tests of the client against scripted nodes over real sockets, with failures that a real cluster
+//! does not produce on demand.
 
 #![allow(clippy::disallowed_methods, reason = "tests start threads, sockets and clocks")]
 #![allow(clippy::unwrap_used, reason = "a failing test panics")]
@@ -20,7 +21,7 @@ fn names(count: usize) -> Vec<BlockKey> {
     (0..count).map(|n| BlockKey::new(format!("key-{n}").as_bytes()).unwrap()).collect()
 }
 
-/// A key whose slot lies on this chain.
+/// A key with its slot on this chain.
 fn on_chain(cluster: &Cluster, id: u32) -> BlockKey {
     let routing = cluster.world().routing.clone();
     let of = |key: &BlockKey| routing.place(placement::slot(GROUP, key)).chain;
@@ -114,7 +115,8 @@ fn an_update_without_an_answer_is_tried_again_under_its_name() {
     next.chains.insert(ChainId(1), chain(1, 8, &[2]));
     next.version.0 += 1;
     cluster.world().once_suspected = Some(next);
-    // Stored by the first attempt, whose answer was lost; the scripted node has no memory of tags.
+    // The first attempt stored it and its answer was lost; the scripted node does not remember
+    // tags.
     assert_eq!(put(&client, &keys, 64), [ItemStatus::Exists; 3]);
     let seen = cluster.seen();
     assert_eq!((seen.first().unwrap().node, seen.last().unwrap().node), (1, 2));
@@ -160,7 +162,7 @@ fn a_slow_replica_is_hedged_and_never_writes_to_the_caller_afterwards() {
         for node in [1, 2] {
             cluster.world().acts.entry(node).or_default().clear();
         }
-        // Whichever is asked first is slow, and wrong when it answers at last.
+        // The node asked first is slow, and its late answer is wrong.
         cluster.then(1, Act::LateAndWrong(slow));
         cluster.seen();
         memory.fill(0xee);
@@ -179,8 +181,9 @@ fn a_slow_replica_is_hedged_and_never_writes_to_the_caller_afterwards() {
     assert!(hedged > 0, "node 1 was never asked first");
 }
 
-/// Whoever shares the connection, by a fork or by a fault, counts the same ids and may even draw the same
-/// numbers: the answer to another question is not taken for one's own, checksums or no checksums.
+/// A process that shares the connection, through a fork or a fault, counts the same ids and may
+/// even draw the same numbers. The answer to another request is never accepted, with or without
+/// checksums.
 #[test]
 fn a_reply_to_what_another_asked_is_never_taken() {
     let cluster = Cluster::start(1, vec![chain(1, 1, &[1])]);
@@ -217,7 +220,7 @@ fn a_silent_head_is_reported_and_left_when_the_routing_says_so() {
     cluster.world().once_suspected = Some(next);
     cluster.then(1, Act::Silent);
     let start = Instant::now();
-    // The script does the work and says nothing, so the second attempt finds the value.
+    // The script does the work and stays silent, so the second attempt finds the value.
     assert_eq!(put(&client, &keys[1..], 10), [ItemStatus::Exists]);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(cluster.world().suspected.iter().all(|(by, node)| *by != 1 && *node == 1));
@@ -263,7 +266,7 @@ fn a_replica_that_cannot_read_leaves_it_to_another() {
             cluster.then(node, Act::Refuse(status));
             assert_eq!(get(&client, &[key], 10), [Some(value(&key, 10))], "{status:?}");
         }
-        // Both refuse: that is the answer.
+        // Both refuse, so the call returns the refusal.
         cluster.world().acts.clear();
         cluster.then(1, Act::Refuse(status));
         cluster.then(2, Act::Refuse(status));
@@ -292,7 +295,7 @@ fn what_stays_unanswered_is_late_and_the_error_says_what_was_tried() {
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     let text = error.to_string();
     assert!(text.contains("1 of 2 keys") && text.contains("nobody serves"), "{text}");
-    // It was under way, not given up: once somebody serves the chain, a call that waits succeeds.
+    // The call was in progress, not given up: it succeeds once a node serves the chain.
     let waiting = client.clone();
     let call = std::thread::spawn(move || get(&waiting, &[lost], 10));
     std::thread::sleep(Duration::from_millis(100));
@@ -333,7 +336,7 @@ fn a_moving_slot_is_looked_for_in_both_chains() {
         routing.set_place(slot, SlotPlace { chain: ChainId(2), old: Some(ChainId(1)) });
     });
     assert_eq!(get(&client, &[key], 10), [Some(value(&key, 10))]);
-    // Until the client hears of the move it asks where the key was, which is right as well.
+    // Until the client learns of the move it asks the old chain, which is right as well.
     let deleted = client.on_keys(Verb::Delete, keys_of(&[key], &Leaders::Own), None).unwrap();
     assert_eq!(deleted, [ItemStatus::Ok]);
     assert_eq!(get(&client, &[key], 10), [None]);
@@ -385,7 +388,7 @@ fn numbers_and_lists_go_on_without_a_node_that_is_away() {
         pages += 1;
     }
     assert_eq!(pages, 4, "two pages of each head");
-    // One that serves is not left out: its numbers would be missing.
+    // A serving node is not left out, because its numbers would be missing.
     cluster.kill(2);
     let error = client.stats(GroupId::SYSTEM, Some(Duration::from_millis(300))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -404,7 +407,7 @@ fn a_client_takes_all_its_connections_and_its_thread_with_it() {
     assert_eq!(get(&other, &keys[..1], 10), [Some(value(&keys[0], 10))]);
     assert!(cluster.world().connections > 0);
     drop(other);
-    // These nodes see that a connection ended when the question on it has had its five seconds.
+    // These nodes notice the end of a connection only after the five seconds of the request on it.
     let end = Instant::now() + Duration::from_secs(15);
     while cluster.world().connections > 0 {
         assert!(Instant::now() < end, "connections outlive their client");
@@ -439,7 +442,7 @@ fn a_server_that_stands_alone_is_asked_as_ever_and_noticed_when_it_joins() {
     assert_eq!((seen.len(), seen[0].client), (1, 0), "one request, without tags");
     assert_eq!(cluster.world().connections, 1, "and no other connection");
     assert_eq!(client.node().unwrap(), node_id(1).0);
-    // It is started again as a member of a cluster.
+    // It restarts as a member of a cluster.
     cluster.world().routing.cluster = CLUSTER;
     cluster.then(1, Act::CutAfter);
     let mut rooms = [[0; 10]; 5];

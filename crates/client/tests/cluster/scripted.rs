@@ -1,4 +1,4 @@
-//! Nodes of a cluster that speak the protocol over real sockets and fail as they are told to.
+//! Nodes of a cluster that speak the protocol over real sockets and fail by script.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read as _, Write as _};
@@ -22,20 +22,20 @@ use millpond_types::{BlockKey, Crc32c, GroupId, SlotId, Uuid128, placement};
 pub(crate) const CLUSTER: Uuid128 = Uuid128([0xc1; 16]);
 pub(crate) const GROUP: GroupId = GroupId(1);
 
-/// What a node does with one request about keys.
+/// Behavior of a node on one request about keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Does it, and closes the connection instead of answering.
+    /// Executes it, and closes the connection instead of answering.
     CutAfter,
     /// Sends half of the answer, then closes the connection.
     CutInside,
-    /// Answers later, and with other bytes than everybody else.
+    /// Answers late, and with wrong bytes.
     LateAndWrong(Duration),
     /// Never answers.
     Silent,
     /// Refuses the whole request.
     Refuse(Status),
-    /// Answers what somebody else asked with the same id: how much there is of this key.
+    /// Sends the answer to another request with the same id: a get of this key.
     AnswerToOther(BlockKey),
 }
 
@@ -49,17 +49,17 @@ pub(crate) struct Seen {
     pub(crate) client: u128,
 }
 
-/// What is true in the cluster, and what happened.
+/// The true state of the cluster, and the recorded events.
 pub(crate) struct World {
     pub(crate) routing: Routing,
     pub(crate) values: HashMap<Vec<u8>, Vec<u8>>,
     pub(crate) seen: Vec<Seen>,
     pub(crate) suspected: Vec<(u8, u8)>,
-    /// What comes after the next requests, per node; what they ask for is done without.
+    /// Acts on the next requests, per node; a request without an act is answered normally.
     pub(crate) acts: HashMap<u8, VecDeque<Act>>,
-    /// The routing that takes the place of this one once a node is suspected.
+    /// The routing that replaces this one once a node is suspected.
     pub(crate) once_suspected: Option<Routing>,
-    /// Leases given out at most.
+    /// Most leases granted.
     pub(crate) leases: usize,
     pub(crate) connections: usize,
 }
@@ -151,14 +151,14 @@ impl Cluster {
     pub(crate) fn kill(&self, id: u8) {
         let node = &self.nodes[usize::from(id) - 1];
         *node.stopped.lock().unwrap() = true;
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(&node.address);
         for stream in node.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// What a node does with its next requests about keys.
+    /// Sets the behavior of a node on its next requests about keys.
     pub(crate) fn then(&self, id: u8, act: Act) {
         self.world().acts.entry(id).or_default().push_back(act);
     }
@@ -170,7 +170,7 @@ impl Cluster {
         world.routing.version.0 += 1;
     }
 
-    /// Requests about keys that were seen since the last look.
+    /// Requests about keys since the last call.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.world().seen)
     }

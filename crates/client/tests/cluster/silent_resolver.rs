@@ -1,4 +1,4 @@
-//! A resolver that is there and never answers: the real one of the system, in namespaces of its own.
+//! A resolver that exists and never answers: the system's real one, in separate namespaces.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use millpond_client::{Client, ClientOptions};
 
-/// Set in the process that sees the silent resolver only.
+/// Set in the process that sees only the silent resolver.
 const INSIDE: &str = "MILLPOND_TEST_SILENT_RESOLVER";
 
 #[test]
@@ -52,7 +52,7 @@ fn call() {
         assert!(took < Duration::from_secs(3), "{took:?}: {error}");
         assert!(error.to_string().contains("example.com"), "{error}");
     }
-    // The resolver was asked: the system did not refuse by itself.
+    // The resolver was asked: the system did not reject the lookup by itself.
     assert!(silent.recv(&mut [0; 512]).is_ok());
     eprintln!("asked in vain");
 }
