@@ -1,15 +1,17 @@
 //! Membership, target states, placement and routing: pure, synchronous.
 //!
-//! Reading order: `table` ([`next_chain`]: what the manager makes of what nodes report),
+//! Reading order: `table` ([`next_chain`]: the manager's decisions from the nodes' reports),
 //! [`placement`] (which disks form chains), `moves` (a replica's way to another disk), `planner`
-//! (what moves next), `slot_move` (a slot's way to another chain) and [`manager`] (one primary that owns it all).
+//! (the next moves), `slot_move` (a slot's way to another chain) and [`manager`] (one primary that
+//! owns it all).
 //!
-//! Invariants: a chain that has data remembers who holds it, by a SERVING or a LASTSRV target; at
+//! Invariants: a chain that has data remembers its holder, by a SERVING or a LASTSRV target; at
 //! most one target of a chain syncs; every change raises the chain's version by one; no two
-//! replicas share a failure domain; nothing is true before the store has it. The same input gives
-//! the same output on every build.
+//! replicas share a failure domain; nothing is in effect before the store has it. The same input
+//! gives the same output on every build.
 //!
-//! Absent on purpose: I/O, clocks, randomness, and the replication protocol, which is `chain`'s.
+//! Absent on purpose: I/O, clocks, randomness, and the replication protocol, which belongs to
+//! `chain`.
 
 pub mod manager;
 mod moves;

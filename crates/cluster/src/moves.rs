@@ -1,9 +1,9 @@
 //! A replica's way from one disk to another, as changes of its chain.
 //!
-//! `join` adds the new replica, which the target-state table brings from OFFLINE over SYNCING to
-//! SERVING. Then `retiring` names the old one, whose node stops serving it and reports it OFFLINE:
-//! it stops by its own word, so no lease has to run out. Then `settle` removes it. `settle` goes
-//! before the table: that would take the old replica back as soon as it is reported again.
+//! `join` adds the new replica, which the target-state table takes from OFFLINE over SYNCING to
+//! SERVING. Then `retiring` names the old one; its node stops serving it and reports it OFFLINE, so
+//! no lease has to run out. Then `settle` removes it. `settle` precedes the table, which would take
+//! the old replica back as soon as it is reported again.
 
 use millpond_types::cluster::{
     Chain, ChainRecord, ChainTarget, ChainVersion, DiskId, TargetId, TargetMove, TargetState,
@@ -14,7 +14,7 @@ fn changed(chain: &Chain, targets: Vec<ChainTarget>) -> Chain {
     Chain { id: chain.id, version: ChainVersion(version), targets }
 }
 
-/// The chain with a replica more, which is OFFLINE until its node reports it; `drop` will leave.
+/// The chain with one more replica, which is OFFLINE until its node reports it; `drop` will leave.
 ///
 /// # Panics
 /// When a replica of this chain moves already.
@@ -27,7 +27,7 @@ pub fn join(record: &ChainRecord, add: ChainTarget, drop: Option<TargetId>) -> C
     ChainRecord { chain: changed(&record.chain, targets), moving }
 }
 
-/// The replica that is to stop serving: its replacement serves.
+/// The replica that must stop serving, once its replacement serves.
 #[must_use]
 pub fn retiring(record: &ChainRecord) -> Option<&ChainTarget> {
     let moving = record.moving?;
@@ -36,9 +36,9 @@ pub fn retiring(record: &ChainRecord) -> Option<&ChainTarget> {
     serves(moving.drop?)
 }
 
-/// The next change of a chain in which a replica moves, apart from what the target-state table
-/// does: the old replica leaves once it does not serve any more, or the new one is given up because
-/// its disk no longer takes data. `None` while there is nothing to do.
+/// The next change of a chain in which a replica moves, apart from the target-state table's. The
+/// old replica leaves once it no longer serves, or the new one is given up because its disk no
+/// longer takes data. `None` while there is nothing to do.
 #[must_use]
 pub fn settle(record: &ChainRecord, takes_data: impl Fn(DiskId) -> bool) -> Option<ChainRecord> {
     let moving = record.moving?;
@@ -53,7 +53,7 @@ pub fn settle(record: &ChainRecord, takes_data: impl Fn(DiskId) -> bool) -> Opti
             Some(drop) => Some(without(record, drop.target)),
         };
     }
-    // One that might be all that is left is never given up, wherever it stands.
+    // A replica that might be the only one left is never given up, on any disk.
     let gives_up = add.state != TargetState::LastServing && !takes_data(add.disk);
     gives_up.then(|| without(record, moving.add))
 }

@@ -1,8 +1,8 @@
-//! What moves next: a plan made from the stored state alone, carried out in small steps.
+//! Planning of moves: a plan made from the stored state alone, executed in small steps.
 //!
-//! Every step is one change of a record, and what is under way is written in the records
-//! ([`ChainRecord::moving`], [`SlotPlace::old`]). So a planner holds nothing that matters: a new
-//! one, made by a new primary in the middle of anything, goes on from there.
+//! Every step is one change of a record, and moves in progress are in the records
+//! ([`ChainRecord::moving`], [`SlotPlace::old`]). So a planner holds no essential state: a new one,
+//! made by a new primary at any time, continues from there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,9 +16,9 @@ use crate::placement::{
     grow_chains, rebalance, slot_moves, slot_shares, slots_are_off,
 };
 
-/// Steps looked at in one go for one that may start: beyond, the next call looks on.
+/// Steps examined at once for one that may start; the next call continues behind them.
 const LOOK_AHEAD: usize = 1024;
-/// Chains of a table beside the cluster's own, at most: all tables share [`CHAINS_MAX`].
+/// Most chains of a table beside the default one: all tables share [`CHAINS_MAX`].
 const MORE_MAX: usize = CHAINS_MAX / 8;
 
 /// A disk, as the plan sees it.
@@ -32,13 +32,13 @@ pub struct PlanDisk {
     pub domain: String,
     /// Bytes for chunks.
     pub capacity_bytes: u64,
-    /// It takes its share; false while it is emptied, or given up.
+    /// Whether it takes its share; false while it is emptied, or given up.
     pub takes_data: bool,
-    /// What it holds can be read: false for one that was given up. Those are emptied first.
+    /// Whether its data can be read: false for a disk that was given up. Those are emptied first.
     pub readable: bool,
 }
 
-/// How much may move at once.
+/// Limits of concurrent moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Start nothing.
@@ -54,11 +54,11 @@ pub struct Limits {
 /// The state that a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanView<'a> {
-    /// Replicas of every chain of the cluster's own table; 0 before the cluster has chains.
+    /// Replicas of every chain of the default table; 0 before the cluster has chains.
     pub replicas: u8,
     /// Further tables, by the replicas of their chains.
     pub more: TableSet,
-    /// No chains are made beyond so many in one table.
+    /// Most chains in one table.
     pub chains_max: u32,
     /// Seed of the placement.
     pub seed: u64,
@@ -66,7 +66,7 @@ pub struct PlanView<'a> {
     pub disks: &'a [PlanDisk],
     /// All chains.
     pub chains: &'a BTreeMap<ChainId, ChainRecord>,
-    /// All slots: on chains of the cluster's own table.
+    /// All slots, on chains of the default table.
     pub slots: &'a [SlotPlace],
 }
 
@@ -83,21 +83,21 @@ impl PlanView<'_> {
 pub enum Step {
     /// A new chain on these disks, head first; it is empty and serves at once.
     NewChain {
-        /// The table that it is of.
+        /// Its table.
         table: u8,
         /// Its disks.
         disks: Vec<DiskId>,
     },
-    /// A replica joins a chain; when it serves, `drop` leaves.
+    /// A replica joins a chain; once it serves, `drop` leaves.
     Add {
         /// The chain.
         chain: ChainId,
-        /// Where the new replica goes.
+        /// Destination of the new replica.
         to: DiskId,
         /// The replica that it replaces.
         drop: Option<TargetId>,
     },
-    /// A slot goes to this chain; when it had one before, that is asked too until all is moved.
+    /// A slot moves to this chain; an old chain is still asked too until the move ends.
     Place {
         /// The slot.
         slot: u16,
@@ -106,7 +106,7 @@ pub enum Step {
     },
 }
 
-/// How far a plan is.
+/// Progress of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Chains still to make.
@@ -121,38 +121,39 @@ pub struct Progress {
     pub slots_running: usize,
 }
 
-/// A replica that is to move: its chain, where to, and the one that leaves for it.
+/// A planned move: the chain, the destination, and the replica that leaves in exchange.
 type Wanted = (ChainId, DiskId, Option<TargetId>);
 
-/// Plans, and hands out steps within limits.
+/// Makes plans, and returns steps within limits.
 #[derive(Debug, Default)]
 pub struct Planner {
     /// The replicas, tables and disks that the plan was made for.
     basis: Option<(u8, TableSet, Vec<PlanDisk>)>,
     chains: VecDeque<(u8, Vec<DiskId>)>,
-    /// Chains once all of the plan are made: those on their way to the store are in no queue.
+    /// Number of chains once all of the plan are made: chains on their way to the store are in no
+    /// queue.
     chains_wanted: usize,
     moves: VecDeque<Wanted>,
     slots: VecDeque<(u16, ChainId)>,
     blocked: Option<PlacementError>,
-    /// Some step no longer fitted: look once more when the others are done.
+    /// Some step no longer fitted: plan again when the others are done.
     overtaken: bool,
 }
 
 impl Planner {
-    /// Makes the plan anew at the next call: a move was given up, or an operator moved something.
+    /// Makes a new plan at the next call: a move was given up, or an operator moved something.
     pub fn forget(&mut self) {
         self.basis = None;
     }
 
-    /// Why nothing can be planned, if so: too few failure domains.
+    /// Reason why nothing can be planned, if any: too few failure domains.
     #[must_use]
     pub fn blocked(&self) -> Option<PlacementError> {
         self.blocked
     }
 
-    /// The steps to take now. A step that is returned is taken as made: the caller commits it, or
-    /// calls [`Planner::forget`].
+    /// The steps to take now. A returned step counts as made: the caller commits it, or calls
+    /// [`Planner::forget`].
     pub fn next(&mut self, view: &PlanView<'_>, limits: &Limits, max: usize) -> Vec<Step> {
         if view.replicas == 0 {
             return Vec::new();
@@ -185,7 +186,7 @@ impl Planner {
         steps
     }
 
-    /// How far the plan is.
+    /// Progress of the plan.
     #[must_use]
     pub fn progress(&self, view: &PlanView<'_>) -> Progress {
         Progress {
@@ -232,12 +233,12 @@ impl Planner {
             }
             order.extend(plan.moves(view, relocations));
         }
-        // Replicas that cannot be read are made anew first, then drains, then balance.
+        // Unreadable replicas are rebuilt first, then drains, then balance.
         order.sort_by_key(|(urgency, (chain, ..))| (*urgency, *chain));
         self.moves = order.into_iter().map(|(_, wanted)| wanted).collect();
     }
 
-    /// Slots move when a chain has none where it should, or an eighth too few or too many.
+    /// Plans moves of slots when a chain has none but should, or has an eighth too few or too many.
     fn plan_slots(&mut self, view: &PlanView<'_>, plan: &Plan, all: &[Members]) {
         let places: BTreeMap<ChainId, u32> = plan.ids.iter().copied().zip(0u32..).collect();
         let mut counts = vec![0u32; plan.ids.len()];
@@ -263,7 +264,7 @@ impl Planner {
     }
 
     fn start_slots(&mut self, view: &PlanView<'_>, limits: &Limits, steps: &mut Vec<Step>) {
-        // Asked ten times a second: without a plan it looks at nothing.
+        // Called ten times a second: without a plan it examines nothing.
         if self.slots.is_empty() {
             return;
         }
@@ -336,12 +337,12 @@ impl Planner {
             left -= 1;
             steps.push(Step::Add { chain, to, drop });
         }
-        // Those passed over go to the end: a chain that cannot move now does not hold up others.
+        // Skipped moves go to the end: a chain that cannot move now does not delay others.
         self.moves.append(&mut kept);
     }
 }
 
-/// The placement of one table as it is once all moves under way have ended.
+/// The placement of one table once all current moves have ended.
 struct Plan {
     table: u8,
     fleet: Fleet,
@@ -371,12 +372,12 @@ impl Plan {
         Some(Self { table, fleet, ids, members })
     }
 
-    /// Tables do not choose the same disks together.
+    /// A seed per table, so that tables do not choose the same disks together.
     fn seed(&self, view: &PlanView<'_>) -> u64 {
         view.seed.wrapping_add(u64::from(self.table))
     }
 
-    /// The moves that relocations come to, each with its rank among all.
+    /// The moves for the relocations, each with its rank among all.
     fn moves(&self, view: &PlanView<'_>, relocations: &[Relocation]) -> Vec<(u8, Wanted)> {
         let wanted = |((chain, from), to): ((u32, Option<u32>), u32)| {
             let disk = from.map(|from| &view.disks[from as usize]);
@@ -395,8 +396,8 @@ impl Plan {
         self.ways(relocations).into_iter().map(wanted).collect()
     }
 
-    /// The relocations as moves from the present disk of a replica to its last, none of which
-    /// brings two replicas of a chain into one domain on the way.
+    /// The relocations as moves from the present disk of a replica to its last, none of which puts
+    /// two replicas of a chain into one domain on the way.
     fn ways(&self, relocations: &[Relocation]) -> Vec<((u32, Option<u32>), u32)> {
         let mut ways: BTreeMap<u32, Vec<(Option<u32>, u32)>> = BTreeMap::new();
         for made in relocations {
@@ -417,8 +418,9 @@ impl Plan {
         ways.into_iter().flat_map(each).collect()
     }
 
-    /// Where one replica of a chain goes into the domain that another one leaves, they change
-    /// destinations: the same disks in the end, and no order of the moves puts both in one domain.
+    /// Swaps destinations where one replica of a chain goes into the domain that another one
+    /// leaves. The disks in the end are the same, and no order of the moves puts both in one
+    /// domain.
     fn match_domains(&self, ways: &mut [(Option<u32>, u32)]) {
         for i in 0..ways.len() {
             let Some(from) = ways[i].0 else { continue };
@@ -431,7 +433,7 @@ impl Plan {
         }
     }
 
-    /// Adds the chains that are to be made to those that are there, of which all tables have `made`.
+    /// Adds the planned chains to the existing ones, of which all tables have `made`.
     fn add_chains(
         &self,
         view: &PlanView<'_>,

@@ -1,21 +1,23 @@
-//! Quotas of namespaces: which part of a quota the heads on each node may fill (RFC 0012).
+//! Quotas of namespaces: the part of a quota that the heads on each node may fill (RFC 0012).
 //!
-//! [`share`] is the rule. [`QuotaBook`] is what the primary knows: what every node said it holds and the
-//! limit that it goes by. It gives a node only what no other may still believe to have.
+//! [`share`] is the rule. [`QuotaBook`] is the primary's knowledge: the usage that every node
+//! reported and the limit that it uses. It gives a node only a part that no other node may still
+//! believe to have.
 //!
-//! Invariant: the limits that nodes may go by never sum up to more than the quota because of what is
-//! granted here, whichever answers are lost.
+//! Invariant: grants made here never let the limits that nodes may use sum up to more than the
+//! quota, whichever answers are lost.
 
 use std::collections::BTreeMap;
 
 use millpond_types::GroupId;
 use millpond_types::cluster::{NodeId, QuotaLimit, QuotaReport, RoutingVersion};
 
-/// The part of a quota that is shared by what nodes head, whatever they hold: a sixteenth. More would keep
-/// room for those who do not need it, less would let shares follow the use more slowly.
+/// Share of a quota that is divided by the slots that nodes head, independent of their usage: a
+/// sixteenth. More would reserve room for nodes that do not need it, less would let shares follow
+/// the usage more slowly.
 const RESERVE_SHARE: u64 = 16;
 
-/// A namespace's quota, and what all nodes together make of it.
+/// A namespace's quota, and its total usage over all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole {
     /// Bytes that the namespace may hold.
@@ -43,12 +45,12 @@ fn scaled(a: u64, b: u64, c: u64) -> u64 {
     u64::try_from(product.checked_div(u128::from(c)).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
-/// The limit of a node's heads, in bytes. Those of all nodes sum up to the quota at most.
+/// The limit of a node's heads, in bytes. The limits of all nodes sum up to the quota at most.
 ///
-/// It is the node's part of what is held, with a sixteenth of the quota held by weight: so it grows with
-/// what a node holds while others leave theirs, and while all are at their limits, shares tend towards
-/// the weights. A namespace that does not evict cannot take back what is held: once it is nearly full,
-/// only what is free is shared.
+/// It is the node's part of the usage, with a sixteenth of the quota counted as used by weight. So
+/// it grows with a node's usage while others do not use theirs, and while all are at their limits,
+/// shares tend towards the weights. A namespace that does not evict cannot take stored bytes back:
+/// once it is nearly full, only the free part is shared.
 #[must_use]
 pub fn share(whole: Whole, part: Part) -> u64 {
     let Whole { quota, evicts, used, weight } = whole;
@@ -60,18 +62,18 @@ pub fn share(whole: Whole, part: Part) -> u64 {
     scaled(quota, held, used.saturating_add(reserve)).min(quota)
 }
 
-/// What one node said of one namespace.
+/// Report of one node about one namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     used: u64,
-    /// The largest limit that the node may go by.
+    /// The largest limit that the node may use.
     limit: u64,
-    /// The routing that it said it under.
+    /// The routing of the report.
     at: RoutingVersion,
 }
 
 impl Entry {
-    /// What nobody else may fill.
+    /// Bytes that no other node may fill.
     fn taken(&self) -> u64 {
         self.used.max(self.limit)
     }
@@ -86,7 +88,7 @@ struct Account {
     /// Sums over the entries.
     used: u128,
     taken: u128,
-    /// Entries of heads, said under the routing that made them so.
+    /// Number of entries of heads, reported under the routing that made them heads.
     settled: usize,
 }
 
@@ -94,20 +96,20 @@ fn whole_number(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// What the primary knows of quotas. Lost with it, and learned anew from heartbeats.
+/// The primary's knowledge of quotas. Lost with it, and learned again from heartbeats.
 #[derive(Debug, Default)]
 pub struct QuotaBook {
     accounts: BTreeMap<GroupId, Account>,
     /// Slots whose chains each node heads.
     weights: BTreeMap<NodeId, u64>,
     weight: u64,
-    /// The routing since when they do.
+    /// The routing version of these weights.
     since: RoutingVersion,
 }
 
 impl QuotaBook {
-    /// Notes how many slots each node heads the chains of, as of this routing. Nodes that are not
-    /// `known` any more and head nothing are forgotten.
+    /// Sets the number of slots whose chains each node heads, as of this routing. Nodes that are no
+    /// longer `known` and head nothing are forgotten.
     pub fn heads(
         &mut self,
         weights: BTreeMap<NodeId, u64>,
@@ -129,10 +131,10 @@ impl QuotaBook {
         });
     }
 
-    /// A node that heads nothing is gone.
+    /// Forgets a node that is gone, if it heads nothing.
     pub fn forget(&mut self, node: NodeId) {
         if self.weights.contains_key(&node) {
-            // Its part stays taken until others head its chains and say what they hold.
+            // Its part stays reserved until others head its chains and report their usage.
             return;
         }
         self.accounts.retain(|_, account| {
@@ -144,15 +146,15 @@ impl QuotaBook {
         });
     }
 
-    /// Takes in what a node said under this routing; its limits, for namespaces of which every head has
-    /// said what it holds.
+    /// Takes a node's report under this routing; returns its limits, for namespaces of which every
+    /// head has reported its usage.
     pub fn hear(
         &mut self,
         node: NodeId,
         at: RoutingVersion,
         reports: &[QuotaReport],
     ) -> Vec<QuotaLimit> {
-        // What it does not name has been dropped there.
+        // Namespaces missing in the report have been dropped there.
         let named = |group: &GroupId| reports.iter().any(|report| report.namespace == *group);
         let gone: Vec<GroupId> =
             self.accounts.keys().filter(|group| !named(group)).copied().collect();
@@ -187,7 +189,8 @@ impl QuotaBook {
         let heads = self.weights.contains_key(&node);
         let account = self.accounts.entry(group).or_default();
         (account.quota, account.evicts) = (report.quota_bytes, report.evicts);
-        // One heartbeat of a node is under way at a time: no earlier answer is taken after this one.
+        // One heartbeat of a node is in flight at a time: no earlier answer is applied after this
+        // one.
         let mut entry = Entry { used: report.used_bytes, limit: report.limit_bytes, at };
         account.used += u128::from(entry.used);
         account.settled += usize::from(heads && at >= self.since);
@@ -199,14 +202,15 @@ impl QuotaBook {
         };
         let weight = self.weights.get(&node).copied().unwrap_or(0);
         let wanted = share(whole, Part { used: entry.used, weight });
-        // What others may still go by is not given twice. But what the node fills already is not taken from
-        // it for that: when more is held than may be, all give up their part, not who is heard first.
+        // A part that others may still use is not granted twice. But bytes that the node has filled
+        // are not taken from it for that: when usage exceeds the quota, all nodes give up their
+        // part, not the one that reports first.
         let free = account.quota.saturating_sub(whole_number(account.taken));
         let filled = entry.used.min(entry.limit);
         let limit = wanted.min(free.max(filled));
         let knows = account.settled == self.weights.len() && at >= self.since;
         if knows {
-            // The answer may be lost: until the node says so it may go by either.
+            // The answer may be lost: until the node confirms it, it may use either limit.
             entry.limit = entry.limit.max(limit);
         }
         account.taken += u128::from(entry.taken());

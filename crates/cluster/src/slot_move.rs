@@ -1,10 +1,10 @@
-//! A slot's way to another chain: what the head of the chain that it leaves does.
+//! A slot's way to another chain: the part of the head of the old chain.
 //!
-//! `docs/placement.md` has the rules of everybody else, and why nothing is lost or comes back. In
-//! short: once its routing says that the slot leaves, the head admits no more puts; it waits for
-//! the updates that it admitted before, then copies chunk by chunk and removes what has arrived.
-//! The slot is done when the whole list, looked through from its begin, is empty. A new head of the
-//! chain begins anew; what is gone need not be copied again.
+//! `docs/placement.md` has the rules of the other participants, and why nothing is lost or comes
+//! back. In short: once its routing shows that the slot leaves, the head admits no more puts. It
+//! waits for the updates that it admitted before, then copies chunk by chunk and removes those that
+//! have arrived. The slot is done when one pass over the whole list finds nothing. A new head of
+//! the chain starts again; chunks that are gone need not be copied again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,71 +13,72 @@ use millpond_types::cluster::SlotDone;
 use millpond_types::limits::{SLOT_JOBS_MAX, SLOT_PAGE_CHUNKS, SLOT_RETRY_MS};
 use millpond_types::{ChunkId, Tick};
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum SlotEvent<'a> {
-    /// Time passed; these chunks of the chain have updates under way.
+    /// Time passed; these chunks of the chain have updates in flight.
     Tick {
-        /// All of them, of whatever slot.
+        /// All busy chunks, of every slot.
         busy: &'a BTreeSet<ChunkId>,
     },
-    /// To [`SlotEffect::List`]; none when the store could not say.
+    /// To [`SlotEffect::List`]; `None` when the store failed.
     Page(Option<SlotChunks>),
     /// To [`SlotEffect::Copy`].
     Copied(ChunkId, Copied),
-    /// To [`SlotEffect::Remove`]: true once it is gone, whoever removed it.
+    /// To [`SlotEffect::Remove`]: true once it is gone, by any removal.
     Removed(ChunkId, bool),
 }
 
 /// A page of the slot's chunks, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotChunks {
-    /// Those with bytes.
+    /// Chunks with bytes.
     pub chunks: Vec<ChunkId>,
-    /// There are tombstones of burials among them, from when the slot came here. They must be
-    /// gone before it may come here again: they would keep chunks from coming along.
+    /// Whether there are tombstones of burials among them, from when the slot came here. They must
+    /// be gone before it may come here again: they would keep chunks from moving.
     pub graves: bool,
-    /// There are no more after them.
+    /// Whether this is the last page.
     pub complete: bool,
 }
 
-/// What came of a copy.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// The new chain has it, or had it and deleted it: `Done` or `Exists`.
     There,
-    /// The old chain has it no more.
+    /// The old chain does not have it any more.
     Gone,
-    /// Not known. It is tried again.
+    /// Unknown. It is tried again.
     Failed,
 }
 
-/// Something to do. Everything but `Done` is answered, in the end with a failure.
+/// An effect. Every one except `Done` is answered, at the latest with a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlotEffect {
-    /// Which chunks of the slot are committed here, after this one?
+    /// List the committed chunks of the slot after this one.
     List {
         /// Begin, exclusive.
         after: Option<ChunkId>,
-        /// How many at most.
+        /// Most chunks.
         max: usize,
     },
-    /// Read the committed version and import it at the head of the new chain. The last attempt
-    /// leaves at most `SLOT_COPY_MS_MAX` after the read began. One that expired is not copied: `There`.
+    /// Read the committed version and import it at the head of the new chain. The last attempt is
+    /// sent at most `SLOT_COPY_MS_MAX` after the read began. An expired chunk is not copied:
+    /// `There`.
     Copy(ChunkId),
     /// Remove it from the old chain, with a lane of the mover.
     Remove(ChunkId),
-    /// Everything is moved: say so with every heartbeat until the routing shows it.
+    /// Everything is moved: report it with every heartbeat until the routing shows it.
     Done(SlotDone),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Updates that were admitted before are under way.
+    /// Earlier admitted updates are in flight.
     Settling,
-    /// A page was asked for.
+    /// A page was requested.
     Listing,
-    /// The page's chunks are on their way.
+    /// The page's chunks are being moved.
     Moving,
     /// Some chunk failed, or a tombstone is still needed.
     Pausing(Tick),
@@ -95,24 +96,24 @@ enum Job {
 pub struct SlotMove {
     done: SlotDone,
     phase: Phase,
-    /// Busy since before puts were refused.
+    /// Chunks that are busy since before puts were refused.
     waits: BTreeSet<ChunkId>,
     todo: VecDeque<ChunkId>,
     jobs: BTreeMap<ChunkId, Job>,
-    /// End of the page under way, and whether it is the last.
+    /// End of the current page, and whether it is the last.
     cursor: Option<ChunkId>,
     complete: bool,
-    /// This look through the list has found something, or failed at something.
+    /// Whether this pass over the list has found a chunk, and whether one failed.
     found: bool,
     failed: bool,
-    /// Looks through the whole list in which nothing failed, since one in which something did.
+    /// Passes over the whole list without failures, since the last one with a failure.
     looks: u32,
     moved: u64,
 }
 
 impl SlotMove {
-    /// Begins, or begins anew at a new head. Puts into the slot are refused from before `busy` was
-    /// taken: all chunks of the chain that have updates under way.
+    /// Starts a move, or restarts it at a new head. `busy` are all chunks of the chain with updates
+    /// in flight; the caller must refuse puts into the slot before it collects them.
     #[must_use]
     pub fn new(done: SlotDone, busy: BTreeSet<ChunkId>) -> Self {
         Self {
@@ -130,7 +131,7 @@ impl SlotMove {
         }
     }
 
-    /// What moves where.
+    /// The move: slot, source and destination.
     #[must_use]
     pub const fn what(&self) -> SlotDone {
         self.done
@@ -142,8 +143,8 @@ impl SlotMove {
         self.moved
     }
 
-    /// About how much of the slot is through, in thousandths. Its chunks go in the order of their
-    /// ids, which are hashes: as much of the chunks as of all ids.
+    /// Approximate progress of the slot, in thousandths. Chunks move in the order of their ids,
+    /// which are hashes, so the position among all ids is the part of the chunks that is done.
     #[must_use]
     pub fn through(&self) -> u16 {
         if self.looks > 0 || self.is_done() {
@@ -157,13 +158,13 @@ impl SlotMove {
         }
     }
 
-    /// Everything is moved.
+    /// Whether everything is moved.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
 
-    /// Takes one event in and appends what is to be done.
+    /// Processes one event and appends the effects.
     pub fn step(&mut self, now: Tick, event: SlotEvent<'_>, effects: &mut Vec<SlotEffect>) {
         match event {
             SlotEvent::Tick { busy } => self.tick(now, busy, effects),
@@ -219,7 +220,7 @@ impl SlotMove {
         }
     }
 
-    /// From the begin of the list.
+    /// Starts a pass at the beginning of the list.
     fn look_through(&mut self, effects: &mut Vec<SlotEffect>) {
         (self.cursor, self.found, self.failed) = (None, false, false);
         self.list(effects);
@@ -230,7 +231,7 @@ impl SlotMove {
         effects.push(SlotEffect::List { after: self.cursor, max: SLOT_PAGE_CHUNKS });
     }
 
-    /// Starts copies, and goes on when the page is done.
+    /// Starts copies, and continues when the page is done.
     fn go_on(&mut self, now: Tick, effects: &mut Vec<SlotEffect>) {
         if self.phase != Phase::Moving {
             return;
@@ -262,7 +263,7 @@ impl SlotMove {
     }
 }
 
-/// The part of all ids before one, in thousandths.
+/// The share of all ids before `chunk`, in thousandths.
 fn position(chunk: ChunkId) -> u16 {
     let part = (chunk.0 >> 112) * 1000 / 65_536;
     u16::try_from(part).unwrap_or(1000)

@@ -1,39 +1,41 @@
-//! The target-state table (DESIGN section 5): what the manager makes of what nodes report.
+//! The target-state table (DESIGN section 5): the manager's decisions from the nodes' reports.
 //!
 //! | public | local ONLINE or UPTODATE | local OFFLINE |
 //! |---|---|---|
 //! | SERVING | SERVING | LASTSRV if it was the last serving one, else OFFLINE |
 //! | LASTSRV | SERVING | LASTSRV |
-//! | SYNCING | SERVING when UPTODATE; stays while ONLINE and another serves; else WAITING | OFFLINE |
+//! | SYNCING | SERVING if UPTODATE; stays if ONLINE and another serves; else WAITING | OFFLINE |
 //! | WAITING | SYNCING when some target serves and none is syncing; else WAITING | OFFLINE |
 //! | OFFLINE | as WAITING | OFFLINE |
 //!
-//! Rows are applied to all members of a chain at once. What the table leaves open is settled so:
+//! Rows are applied to all members of a chain at once. Further rules, for cases that the table
+//! leaves open:
 //!
-//! - *UPTODATE is a statement about one version of the chain.* One that was made at an older
-//!   version counts as ONLINE: a target that lost its place and syncs anew must not be promoted by
-//!   a message from its last attempt.
-//! - *Promotion comes before loss.* A target that is up to date at this version has passed every
-//!   acknowledged write on, so when its predecessors vanish in the same step it serves alone, and
-//!   none of them is the last serving one.
-//! - *When all serving targets vanish at once the first in the order is remembered.* Every write
-//!   passes the head first, so it holds whatever any of them acknowledged or showed to a reader.
+//! - *UPTODATE is a statement about one version of the chain.* A report made at an older version
+//!   counts as ONLINE: a target that lost its place and syncs again must not be promoted by a
+//!   message from its last attempt.
+//! - *Promotion comes before loss.* A target that is up to date at this version has passed on every
+//!   acknowledged write. So when its predecessors vanish in the same step it serves alone, and none
+//!   of them is the last serving one.
+//! - *When all serving targets vanish at once, the first in the order is remembered.* Every write
+//!   passes the head first, so it holds every version that any of them acknowledged or showed to a
+//!   reader.
 
 use millpond_types::cluster::{Chain, ChainTarget, ChainVersion, LocalState, TargetState};
 
-/// What a node says of one of its targets.
+/// A node's report about one of its targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Its state, OFFLINE when the node is gone.
     pub local: LocalState,
-    /// The version of the chain that the node knew when it said so.
+    /// The version of the chain that the node knew at the report.
     pub at: ChainVersion,
 }
 
 impl Report {
-    /// The target is out of reach.
+    /// The target is unreachable.
     pub const OFFLINE: Self = Self { local: LocalState::Offline, at: ChainVersion(0) };
-    /// The target works; what it holds is not known.
+    /// The target works; its data is unknown.
     pub const ONLINE: Self = Self { local: LocalState::Online, at: ChainVersion(0) };
 }
 
@@ -41,7 +43,7 @@ impl Report {
 /// target in the chain's order. `None` when nothing changes.
 ///
 /// Total: a chain that no sequence of steps produces (two SYNCING, a LASTSRV beside a SERVING) is
-/// led back to one that holds the invariants, and nothing is promoted that might lack data.
+/// led back to one that holds the invariants, and no target that might lack data is promoted.
 ///
 /// # Panics
 /// When the numbers of targets and reports differ, or the version is exhausted.
@@ -67,7 +69,8 @@ pub fn next_chain(chain: &Chain, reports: &[Report]) -> Option<Chain> {
     Some(Chain { id: chain.id, version: ChainVersion(version), targets })
 }
 
-/// Serving ones in their order, then those that join them, then the syncing one, then the rest.
+/// Order of targets: serving ones in their order, then those that join them, then the syncing one,
+/// then the rest.
 fn rank(now: TargetState, before: Option<TargetState>) -> u8 {
     match (now, before) {
         (TargetState::Serving, Some(TargetState::Serving)) => 0,
@@ -102,19 +105,19 @@ fn heard(version: ChainVersion, report: Report) -> LocalState {
     }
 }
 
-/// The row of one target, before it is known who serves afterwards.
+/// The next state of one target, before the serving targets are known.
 fn keep(public: TargetState, local: LocalState, serves: bool) -> TargetState {
     match (public, local) {
         (_, LocalState::Offline) => TargetState::Offline,
         (TargetState::Serving, _) => TargetState::Serving,
         (TargetState::Syncing, LocalState::UpToDate) if serves => TargetState::Serving,
-        // Without a source it waits; whether one is left is settled in `start_sync`.
+        // Without a source it waits; `start_sync` decides whether one is left.
         (TargetState::Syncing, _) if serves => TargetState::Syncing,
         _ => TargetState::Waiting,
     }
 }
 
-/// Nobody serves any more: the last one that did comes back, or is remembered.
+/// With no serving target left, the last one that served comes back, or is remembered.
 fn remember_last(members: &[(TargetState, LocalState)], next: &mut [TargetState]) {
     let was = |state| members.iter().position(|(public, _)| *public == state);
     // SERVING goes first: a LASTSRV beside it could only be older.

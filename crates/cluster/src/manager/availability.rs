@@ -1,24 +1,25 @@
-//! What is told of chains that cease to serve, and of those that serve again.
+//! Events for chains that stop serving, and for those that serve again.
 //!
-//! A node that goes takes hundreds of chains with it, and one line for each would bury what happened before.
+//! A failed node takes hundreds of chains with it, and one line for each would bury the earlier
+//! events.
 
 use std::collections::BTreeMap;
 
 use millpond_types::cluster::{Chain, ChainId, TargetState};
 
-/// As many chains of one transaction are told of by name.
+/// Most chains of one transaction with an event each.
 const NAMED_MAX: usize = 8;
 
-/// Chains that cease or begin to serve in one transaction.
+/// Chains that stop or begin to serve in one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Availability {
     serves: Vec<ChainId>,
-    /// By what they wait for.
+    /// Chains that stop serving, by the node that they wait for.
     waits: BTreeMap<String, Vec<ChainId>>,
 }
 
 impl Availability {
-    /// Notes what became of a chain.
+    /// Notes a change of a chain.
     pub(super) fn note(&mut self, chain: &Chain) {
         let last = chain.targets.iter().find(|member| member.state == TargetState::LastServing);
         match last {
@@ -30,7 +31,7 @@ impl Availability {
         }
     }
 
-    /// Events at most, for the room that they take in a transaction.
+    /// Most events, to reserve room in a transaction.
     pub(crate) fn count(&self) -> usize {
         let named = |chains: &Vec<ChainId>| if is_named(chains) { chains.len() } else { 1 };
         named(&self.serves) + self.waits.values().map(named).sum::<usize>()

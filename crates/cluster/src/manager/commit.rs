@@ -1,4 +1,4 @@
-//! From what is known to transactions: one at a time, each made from the committed state.
+//! From events to transactions: one at a time, each made from the committed state.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,23 +22,23 @@ use crate::moves::{join, settle};
 use crate::planner::{Limits, PlanDisk, Planner, Step};
 use crate::table::{Report, next_chain};
 
-/// Pause before a transaction with an unknown fate is looked into again.
+/// Pause before another query for a transaction with an unknown fate.
 const RETRY: Duration = Duration::from_millis(100);
-/// How often the planner is asked when nothing else happens.
+/// Interval between calls of the planner when nothing else happens.
 const PLAN_EVERY: Duration = Duration::from_millis(100);
 /// Steps of the planner in one transaction.
 const STEPS_MAX: usize = 64;
 
-/// What to do once a transaction is committed.
+/// Action once a transaction is committed.
 #[derive(Debug)]
 pub(super) enum After {
-    /// Answer somebody.
+    /// Send an answer.
     Tell(Effect),
-    /// A process registered, in the place of the one before if there was one.
+    /// A process registered; the previous one of the node, if any.
     Started(NodeId, Option<millpond_types::cluster::Incarnation>),
 }
 
-/// The transaction under way.
+/// The transaction in flight.
 #[derive(Debug)]
 pub(super) struct InFlight {
     changes: Changes,
@@ -50,13 +50,13 @@ pub(super) struct InFlight {
 
 #[derive(Debug)]
 enum Stage {
-    /// Sent under this number.
+    /// Sent under this request number.
     Sent(u64),
-    /// Its fate is unknown; term and head were asked for under this number.
+    /// Its fate is unknown; term and head were requested under this number.
     Asked(u64),
-    /// The store did not say; ask again then.
+    /// The store did not answer; ask again at this time.
     Ask(Tick),
-    /// It was not carried out; send it again then.
+    /// It was not executed; send it again at this time.
     Send(Tick),
 }
 
@@ -72,12 +72,12 @@ impl InFlight {
 enum Outcome {
     /// In the draft, or nothing to do.
     Done,
-    /// Once more in the next transaction.
+    /// Repeat in the next transaction.
     Later,
 }
 
 impl Primary {
-    /// Sends the next transaction if there is anything to decide and none is under way.
+    /// Sends the next transaction if there is anything to decide and none is in flight.
     pub(super) fn work(&mut self, cx: &mut Cx<'_>) {
         self.retry(cx);
         if self.in_flight.is_some() {
@@ -180,7 +180,8 @@ impl Primary {
         }
     }
 
-    /// An answer of the store to the transaction under way. False when somebody else is primary.
+    /// Handles an answer of the store to the transaction in flight. False when another manager is
+    /// primary.
     pub(super) fn store_answered(&mut self, cx: &mut Cx<'_>, id: u64, reply: &StoreReply) -> bool {
         let Some(in_flight) = &mut self.in_flight else { return true };
         match (&in_flight.stage, reply) {
@@ -191,7 +192,7 @@ impl Primary {
                 self.committed(cx);
             }
             (Stage::Sent(sent), _) if *sent == id => {
-                // Not done, or done and not heard of: HEAD tells.
+                // Not executed, or executed without an answer: HEAD tells.
                 in_flight.stage = Stage::Ask(cx.now);
             }
             (Stage::Asked(asked), StoreReply::Values(values)) if *asked == id => {
@@ -264,7 +265,7 @@ impl Primary {
     }
 }
 
-/// One step of a chain: of the move in it, else of the target-state table.
+/// One step of a chain: of the move in it, otherwise of the target-state table.
 fn evaluate(
     draft: &mut Draft<'_>,
     nodes: &Nodes,
@@ -318,8 +319,8 @@ fn found(draft: &mut Draft<'_>, cx: &Cx<'_>) -> Outcome {
     Outcome::Done
 }
 
-/// Writes a registration down. When it is a new process of a known node, all the node's targets
-/// are OFFLINE first: what the process before it held in memory is gone.
+/// Records a registration. For a new process of a known node, all targets of the node become
+/// OFFLINE first: the memory of the previous process is lost.
 fn enroll(
     draft: &mut Draft<'_>,
     nodes: &mut Nodes,
@@ -367,7 +368,7 @@ fn enroll(
     Outcome::Done
 }
 
-/// True once no target of the node serves or syncs; until then its chains are looked at.
+/// True once no target of the node serves or syncs; until then its chains are re-evaluated.
 fn is_put_aside(
     draft: &Draft<'_>,
     nodes: &mut Nodes,
@@ -377,7 +378,7 @@ fn is_put_aside(
     if let Some(live) = nodes.live.get_mut(&node)
         && live.is_up()
     {
-        // It was let in, so the process before it is gone.
+        // It was admitted, so the previous process is gone.
         live.down = Some(Tick(0));
         live.reports.clear();
     }
@@ -395,14 +396,14 @@ fn is_put_aside(
     done
 }
 
-/// Writes a disk down. False when that takes another transaction.
+/// Records a disk. False when that takes another transaction.
 fn enroll_disk(
     draft: &mut Draft<'_>,
     node: NodeId,
     offer: &millpond_types::cluster::DiskOffer,
 ) -> bool {
     let before = draft.disk(offer.id).copied();
-    // One that was away for long takes data again: what it lacks it gets by resync.
+    // A disk that was away for long takes data again: a resync brings it up to date.
     let state = match before.map(|disk| disk.state) {
         None | Some(DiskState::Missing) => DiskState::Active,
         Some(state) => state,
@@ -423,8 +424,8 @@ fn enroll_disk(
     true
 }
 
-/// The targets on a disk that was carried to another server are that server's. The disk's record
-/// follows when all are, so that nothing is forgotten when a primary stops in between.
+/// Assigns the targets on a disk that was moved to another server to that server. The disk's record
+/// follows once all are done, so that nothing is forgotten when a primary stops in between.
 fn carry_over(draft: &mut Draft<'_>, disk: &DiskRecord, node: NodeId) -> bool {
     let chains: Vec<ChainId> = draft.base.chains_of(disk.node).collect();
     for id in chains {
@@ -468,7 +469,7 @@ fn slots_done(draft: &mut Draft<'_>, done: &[SlotDone]) -> Outcome {
     for done in done {
         let place = SlotPlace { chain: done.to, old: Some(done.from) };
         if draft.place(done.slot.0) == place {
-            // The rest in the next transaction: what this one settles is passed over then.
+            // The rest follows in the next transaction, which skips the slots settled here.
             if !draft.has_room(1) {
                 return Outcome::Later;
             }
@@ -479,7 +480,7 @@ fn slots_done(draft: &mut Draft<'_>, done: &[SlotDone]) -> Outcome {
     Outcome::Done
 }
 
-/// The disks as the planner sees them.
+/// The disks as input for the planner.
 pub(super) fn plan_disks(state: &State) -> Vec<PlanDisk> {
     state
         .disks
@@ -529,7 +530,7 @@ fn plan(draft: &mut Draft<'_>, nodes: &Nodes, planner: &mut Planner, cx: &Cx<'_>
     }
 }
 
-/// Enough domains are there to begin with.
+/// Makes the first chains once there are enough failure domains.
 fn form(draft: &mut Draft<'_>, disks: &[PlanDisk], nodes: &Nodes, cx: &Cx<'_>) {
     let Some(form) = cx.options.form else { return };
     let up =
@@ -543,7 +544,7 @@ fn form(draft: &mut Draft<'_>, disks: &[PlanDisk], nodes: &Nodes, cx: &Cx<'_>) {
     }
 }
 
-/// An empty chain serves at once wherever its nodes are there.
+/// Makes an empty chain, which serves at once if its nodes are alive.
 fn new_chain(
     draft: &mut Draft<'_>,
     nodes: &Nodes,
@@ -567,7 +568,7 @@ fn new_chain(
     draft.put_chain(ChainRecord { chain, moving: None });
 }
 
-/// A replica joins a chain.
+/// Adds a replica to a chain.
 pub(super) fn add_target(
     draft: &mut Draft<'_>,
     (chain, to, drop): (ChainId, DiskId, Option<millpond_types::cluster::TargetId>),
@@ -590,7 +591,7 @@ mod tests {
 
     use super::{Draft, Outcome, State, slots_done};
 
-    /// Operations that etcd takes in one transaction, less the checks.
+    /// Operations of one etcd transaction, without the checks.
     const WRITES_MAX: usize = 126;
 
     #[test]

@@ -1,4 +1,4 @@
-//! What reaches the manager and what it asks for.
+//! Events and effects of the manager.
 
 use millpond_types::cluster::{
     ChainId, ConfigRecord, DiskId, EventRecord, Heartbeat, HeartbeatAnswer, Incarnation, NodeId,
@@ -13,10 +13,10 @@ use super::status::{ChainPage, SlotStatus, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Session(pub u64);
 
-/// What happened. The shell, or the simulator, hands it to [`super::Manager::step`].
+/// An event. The shell, or the simulator, passes it to [`super::Manager::step`].
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Time went by: [`super::Manager::next_wake`] has come.
+    /// Time has passed: [`super::Manager::next_wake`] is reached.
     Timer {
         /// The wall clock, for the event log only.
         unix: UnixSeconds,
@@ -28,18 +28,18 @@ pub enum Event {
         /// The answer.
         reply: StoreReply,
     },
-    /// A node says who it is.
+    /// A node registers.
     Register {
-        /// Who asks.
+        /// The caller.
         from: Session,
-        /// What it says.
+        /// The content.
         register: Register,
     },
-    /// A node says how it is.
+    /// A node's heartbeat.
     Heartbeat {
-        /// Who asks.
+        /// The caller.
         from: Session,
-        /// What it says.
+        /// The content.
         heartbeat: Heartbeat,
     },
     /// A client or node got no answer from this node.
@@ -47,64 +47,64 @@ pub enum Event {
         /// The node under suspicion.
         node: NodeId,
     },
-    /// What [`Effect::Probe`] found.
+    /// Result of [`Effect::Probe`].
     Probed {
         /// The node probed.
         node: NodeId,
-        /// The process that was looked for.
+        /// The process that the probe looked for.
         incarnation: Incarnation,
-        /// What was found.
+        /// The result.
         outcome: ProbeOutcome,
     },
-    /// A node or client wants routing pushed from now on. Said again, with the version held, when
-    /// an update did not fit.
+    /// A node or client requests pushes of routing from now on. It repeats the request, with its
+    /// version, when an update did not fit.
     Subscribe {
-        /// To whom.
+        /// The subscriber.
         from: Session,
-        /// The cluster of its copy; nil for none.
+        /// Cluster of its copy; nil for none.
         cluster: Uuid128,
         /// The version of its copy.
         have: RoutingVersion,
     },
-    /// A pushed update arrived. The next one goes out only then, and covers all since.
+    /// A pushed update arrived. Only then the next one is sent, with all changes since.
     Received {
-        /// Who has it.
+        /// The receiver.
         from: Session,
-        /// The version it has now.
+        /// Its new version.
         version: RoutingVersion,
     },
-    /// A connection is gone.
+    /// A connection closed.
     Closed {
-        /// Which one.
+        /// The connection.
         from: Session,
     },
-    /// An operator asks.
+    /// An operator's command.
     Admin {
-        /// Who asks.
+        /// The caller.
         from: Session,
-        /// What for.
+        /// The command.
         command: AdminCommand,
     },
     /// This process stops: let a standby take over at once.
     Resign,
 }
 
-/// What a probe of every address of a node found.
+/// Result of a probe of all addresses of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
     /// Some address answered, as this process.
     Alive(Incarnation),
-    /// Every address refused the connection: the host lives, and no process listens.
+    /// Every address refused the connection: the host is alive, and no process listens.
     Gone,
-    /// No answer, or not from all: nothing is known.
+    /// No answer, or not from all: the state is unknown.
     Unknown,
 }
 
-/// What the manager wants done. Effects are carried out in order.
+/// An effect of the manager. The shell executes effects in order.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Ask the store; the answer comes as [`Event::Store`]. Every request is answered, in the end
-    /// with [`StoreReply::Failed`]: the shell gives each a deadline well below the lease.
+    /// Ask the store; the answer comes as [`Event::Store`]. Every request is answered, at the
+    /// latest with [`StoreReply::Failed`]: the shell gives each a deadline well below the lease.
     Store {
         /// Number of the request.
         id: u64,
@@ -113,59 +113,59 @@ pub enum Effect {
     },
     /// Answer a registration.
     Registered {
-        /// Whom.
+        /// The receiver.
         to: Session,
         /// The answer.
         answer: RegisterAnswer,
     },
     /// Answer a heartbeat.
     Beat {
-        /// Whom.
+        /// The receiver.
         to: Session,
         /// The answer.
         answer: HeartbeatAnswer,
     },
     /// Push routing.
     Push {
-        /// Whom to.
+        /// The receiver.
         to: Session,
-        /// What.
+        /// The update.
         update: RoutingUpdate,
     },
-    /// Ask every address of a node whether this process lives, each with a short deadline, all at
-    /// once.
+    /// Ask every address of a node whether this process is alive, all at once, each with a short
+    /// deadline.
     Probe {
         /// The node.
         node: NodeId,
-        /// The process looked for.
+        /// The process to look for.
         incarnation: Incarnation,
-        /// Where.
+        /// The addresses.
         addresses: Vec<String>,
     },
     /// Answer an operator.
     AdminDone {
-        /// Whom.
+        /// The receiver.
         to: Session,
         /// The answer.
         answer: AdminAnswer,
     },
     /// The role changed.
     Became(Role),
-    /// Something worth a line in this process's log; it is in the store already.
+    /// An event for this process's log; the store has it already.
     Happened(EventRecord),
 }
 
-/// Where effects are collected.
+/// A list of effects.
 pub type Effects = Vec<Effect>;
 
-/// What this manager is.
+/// Role of this manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Watches the primary's lease.
     Standby,
-    /// Has the lease, and reads the records.
+    /// Holds the lease, and reads the records.
     TakingOver,
-    /// Decides.
+    /// Makes the decisions.
     Primary,
 }
 
@@ -186,14 +186,14 @@ pub enum StoreRequest {
         prefix: Vec<u8>,
         /// Start after this key; empty for the first.
         after: Vec<u8>,
-        /// At most so many.
+        /// Most entries.
         limit: usize,
     },
-    /// All writes, if all checks hold, as one serializable transaction.
+    /// Writes all entries, if all checks hold, as one serializable transaction.
     Commit {
-        /// Keys and the values that they must have; none is absent.
+        /// Keys with their required values; `None` requires absence.
         checks: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        /// Keys and their new values; none deletes.
+        /// Keys with their new values; `None` deletes.
         writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     },
 }
@@ -201,7 +201,7 @@ pub enum StoreRequest {
 /// The store's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreReply {
-    /// To `Get`, in the order asked.
+    /// To `Get`, in the order of the request.
     Values(Vec<Option<Vec<u8>>>),
     /// To `Scan`.
     Page {
@@ -214,19 +214,19 @@ pub enum StoreReply {
     Committed,
     /// A check did not hold; nothing was written.
     Conflict,
-    /// No answer; a transaction may have been carried out, or be so later.
+    /// No answer; a transaction may have been executed, or may be later.
     Failed,
 }
 
-/// What an operator can ask for.
+/// An operator's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminCommand {
-    /// Make the first chains, with so many replicas each.
+    /// Make the first chains, with this number of replicas each.
     Form {
         /// Replicas of every chain.
         replicas: u8,
     },
-    /// Change a setting; an empty value brings the default back.
+    /// Change a setting; an empty value restores the default.
     Set {
         /// Its name.
         name: String,
@@ -247,12 +247,12 @@ pub enum AdminCommand {
         /// Empty it.
         on: bool,
     },
-    /// Give a disk up: what it held is made anew from the other replicas, at once.
+    /// Give a disk up: its data is rebuilt from the other replicas, at once.
     LoseDisk {
         /// The disk.
         disk: DiskId,
     },
-    /// Forget a node that holds nothing any more.
+    /// Forget a node that holds no data any more.
     RemoveNode {
         /// The node.
         node: NodeId,
@@ -263,32 +263,32 @@ pub enum AdminCommand {
         chain: ChainId,
         /// The replica.
         from: TargetId,
-        /// The disk it goes to.
+        /// The destination disk.
         to: DiskId,
     },
     /// Move a slot, with its chunks, to another chain.
     MoveSlot {
         /// The slot.
         slot: SlotId,
-        /// The chain it goes to.
+        /// The destination chain.
         to: ChainId,
     },
-    /// How the cluster is.
+    /// State of the cluster.
     Status,
-    /// A page of chains, with what nodes say of their targets.
+    /// A page of chains, with the nodes' reports of their targets.
     Chains {
-        /// Those behind this one; [`ChainId::NONE`] for the first page.
+        /// Chains after this one; [`ChainId::NONE`] for the first page.
         after: ChainId,
-        /// Only those with a member that does not serve, or that moves.
+        /// Only chains with a member that does not serve, or that moves.
         unhealthy: bool,
     },
     /// The slots that move.
     Slots,
-    /// The settings that were changed.
+    /// The settings with changed values.
     Config,
-    /// What happened lately: a page, oldest first.
+    /// Recent events: a page, oldest first.
     Events {
-        /// Those from this number on.
+        /// Events from this number on.
         from: u64,
     },
 }
@@ -296,11 +296,11 @@ pub enum AdminCommand {
 /// The answer to an operator.
 #[derive(Clone, Debug)]
 pub enum AdminAnswer {
-    /// Done, durably; the text says what follows.
+    /// Done, durably; the text describes the consequences.
     Done(String),
-    /// Not done; the text says why and what to do.
+    /// Not done; the text gives the reason and the fix.
     Refused(String),
-    /// How the cluster is.
+    /// State of the cluster.
     Status(Box<Status>),
     /// Some chains.
     Chains(ChainPage),
@@ -308,8 +308,8 @@ pub enum AdminAnswer {
     Slots(Vec<SlotStatus>),
     /// The configuration.
     Config(ConfigRecord),
-    /// What happened; empty at the end of the log.
+    /// Events; empty at the end of the log.
     Events(Vec<EventRecord>),
-    /// Somebody else is primary, at these addresses if they are known.
+    /// Another manager is primary, at these addresses if they are known.
     NotPrimary(Vec<String>),
 }

@@ -1,4 +1,4 @@
-//! The primary's lease: one record of who, one that changes as long as it lives.
+//! The primary's lease: one record with its holder, and one that each renewal changes.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(super) struct Lease {
     valid_until: Tick,
     in_flight: Option<(u64, Tick)>,
     next: Tick,
-    /// Nobody else can have the store: time alone does not end the lease, however late a busy process is.
+    /// No other process can have the store: time alone does not end the lease, however late a busy
+    /// process is.
     is_alone: bool,
 }
 
@@ -33,7 +34,7 @@ impl Lease {
         Self { term, renewal: 0, valid_until, in_flight: None, next, is_alone }
     }
 
-    /// The check that every transaction of this primary makes.
+    /// The check in every transaction of this primary.
     pub(super) fn check(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         (keys::TERM.to_vec(), Some(self.term.seal()))
     }
@@ -43,12 +44,12 @@ impl Lease {
         self.term.term
     }
 
-    /// The sealed term, to compare with what the store has.
+    /// The sealed term, for comparison with the store's.
     pub(super) fn term_bytes(&self) -> Vec<u8> {
         self.term.seal()
     }
 
-    /// May this primary still act on its own, that is, grant leases?
+    /// Whether this primary may still act on its own, that is, grant leases.
     pub(super) fn is_valid(&self, now: Tick) -> bool {
         self.is_alone || now < self.valid_until
     }
@@ -58,7 +59,7 @@ impl Lease {
         if self.is_alone { renewal } else { renewal.min(self.valid_until) }
     }
 
-    /// Renews when due. False when the lease has run out.
+    /// Renews the lease when due. False when it has run out.
     pub(super) fn tick(&mut self, cx: &mut Cx<'_>) -> bool {
         if !self.is_valid(cx.now) && !mutated!(cx.options, ActWithoutLease) {
             return false;
@@ -77,7 +78,8 @@ impl Lease {
         StoreRequest::Commit { checks: vec![self.check()], writes }
     }
 
-    /// Takes an answer of the store if it is to a renewal. `Some(false)`: somebody else is primary.
+    /// Takes an answer of the store if it is to a renewal. `Some(false)`: another manager is
+    /// primary.
     pub(super) fn answered(&mut self, cx: &Cx<'_>, id: u64, reply: &StoreReply) -> Option<bool> {
         let (asked, sent) = self.in_flight?;
         if asked != id {
@@ -86,7 +88,7 @@ impl Lease {
         self.in_flight = None;
         match reply {
             StoreReply::Committed => {
-                // From when it was sent: a standby may have seen it written right then.
+                // Counted from when it was sent: a standby may have seen it written right then.
                 self.valid_until = sent.plus(cx.options.lease.saturating_sub(cx.options.margin));
                 self.next = sent.plus(cx.options.renew);
                 Some(true)

@@ -2,20 +2,20 @@
 //!
 //! A pure state machine. The transactional store is reached through effects and events, so the
 //! node's shell and the simulator drive the same code. Reading order: `event` (the vocabulary),
-//! `standby` (watching the lease, taking over), `primary` (who lives), `nodes` (registration,
-//! heartbeats, probes), `commit` (from what is known to transactions), `push` (routing to others),
-//! `quotas` (who may hold how much of a namespace).
+//! `standby` (watching the lease, taking over), `primary` (liveness of nodes), `nodes`
+//! (registration, heartbeats, probes), `commit` (from events to transactions), `push` (routing to
+//! others), `quotas` (shares of a namespace's quota).
 //!
 //! Invariants:
 //!
-//! 1. *Nothing is true before the store has it.* Decisions are made on the committed state, one
-//!    transaction at a time, and pushed or answered once it is committed.
+//! 1. *Nothing is in effect before the store has it.* Decisions are made on the committed state,
+//!    one transaction at a time, and pushed or answered once they are committed.
 //! 2. *An old primary cannot act.* Every transaction checks the term it was made under and the
-//!    transaction before it, so one that is late, or comes twice, changes nothing.
-//! 3. *A node that may serve is never taken for gone.* Its targets are OFFLINE only when its lease,
-//!    and those its former primary granted, have run out with a margin for skew, or when its
-//!    process is known to be gone, or it said so itself.
-//! 4. *A node that was taken for gone gets no lease until it has the routing that says so.*
+//!    transaction before it, so a late or repeated one changes nothing.
+//! 3. *A node that may serve is never considered gone.* Its targets are OFFLINE only when its
+//!    lease, and those granted by its former primary, have run out with a margin for skew, or when
+//!    its process is known to be gone, or when it reported so itself.
+//! 4. *A node that was considered gone gets no lease until it has the routing that shows it.*
 
 mod availability;
 mod commit;
@@ -60,7 +60,7 @@ pub struct Manager {
     options: ManagerOptions,
     unix: UnixSeconds,
     last_request: u64,
-    /// Who is primary, as far as this manager knows.
+    /// Addresses of the primary, as far as this manager knows.
     primary_at: Vec<String>,
     phase: Phase,
 }
@@ -70,11 +70,11 @@ enum Phase {
     Standby(Standby),
     TakingOver(Box<TakeOver>),
     Primary(Box<Primary>),
-    /// Gave the lease back; answers nothing any more.
+    /// It gave the lease back and answers nothing any more.
     Resigned,
 }
 
-/// What a part of the manager may use while it handles an event.
+/// Context of the manager's parts while they handle an event.
 struct Cx<'a> {
     now: Tick,
     unix: UnixSeconds,
@@ -93,10 +93,10 @@ impl Cx<'_> {
     }
 }
 
-/// Where a phase leads.
+/// Next phase of the manager.
 #[derive(Debug)]
 enum Next {
-    /// On as before.
+    /// The same phase.
     Stay,
     /// The lease is lost.
     Down,
@@ -107,7 +107,7 @@ enum Next {
 }
 
 impl Manager {
-    /// A standby that looks at the lease at its first event.
+    /// A standby that checks the lease at its first event.
     #[must_use]
     pub fn new(options: ManagerOptions) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl Manager {
         }
     }
 
-    /// What this manager is.
+    /// Role of this manager.
     #[must_use]
     pub fn role(&self) -> Role {
         match &self.phase {
@@ -138,7 +138,8 @@ impl Manager {
         }
     }
 
-    /// When [`Event::Timer`] is due. Sooner does no harm; later makes everything late.
+    /// Time of the next [`Event::Timer`]. An earlier one does no harm; a later one delays
+    /// everything.
     #[must_use]
     pub fn next_wake(&self) -> Tick {
         match &self.phase {
@@ -149,8 +150,8 @@ impl Manager {
         }
     }
 
-    /// Handles one event at `now` by this machine's monotonic clock. What is to be done is added to
-    /// `effects`, to be carried out in order.
+    /// Handles one event at `now` by this machine's monotonic clock. Appends effects, to be
+    /// executed in order.
     pub fn step(&mut self, now: Tick, event: Event, effects: &mut Effects) {
         if let Event::Timer { unix } = event {
             self.unix = unix;
@@ -228,7 +229,7 @@ impl Manager {
     }
 }
 
-/// Answers of a manager that is not primary.
+/// Answers for a manager that is not primary.
 fn turn_away(event: &Event, primary_at: &[String], effects: &mut Effects) {
     let primary_at = primary_at.to_vec();
     match event {

@@ -1,9 +1,9 @@
-//! Deliberate bugs of the manager, so that the simulator can prove that it would see them.
+//! Deliberate bugs of the manager, which prove that the simulator would detect them.
 //!
-//! They exist only with the cargo feature `mutations`, which only `millpond-sim` asks for.
-//! Without it `mutated!` is the constant `false` and the names below do not exist.
+//! They exist only with the cargo feature `mutations`, which only `millpond-sim` enables. Without
+//! it `mutated!` is the constant `false` and the names below do not exist.
 
-/// True when the manager with these options was told to make the named mistake.
+/// True when the manager with these options was given the named bug.
 #[cfg(feature = "mutations")]
 macro_rules! mutated {
     ($options:expr, $name:ident) => {
@@ -11,7 +11,7 @@ macro_rules! mutated {
     };
 }
 
-/// No mistakes are built in.
+/// No bugs are built in.
 #[cfg(not(feature = "mutations"))]
 macro_rules! mutated {
     ($options:expr, $name:ident) => {
@@ -33,27 +33,27 @@ pub(super) use mutated;
 pub enum Mutation {
     /// Transactions check neither the term nor the transaction before.
     CommitUnchecked,
-    /// A transaction of unknown outcome is taken for committed.
+    /// A transaction of unknown outcome counts as committed.
     AssumeCommitted,
-    /// A primary goes on granting leases after its own ran out.
+    /// A primary still grants leases after its own ran out.
     ActWithoutLease,
-    /// A new primary does not wait for the leases that the one before granted.
+    /// A new primary does not wait for leases granted by the previous one.
     ForgetFormerLeases,
-    /// A silent node is taken for gone before its lease and the margin have passed.
+    /// A silent node is considered gone before its lease and the margin have passed.
     GoneEarly,
     /// A probe without an answer counts as the end of the process.
     SilenceIsDeath,
-    /// A node gets a lease on the routing it has, though the newer one takes targets from it.
+    /// A node gets a lease on its old routing, although the newer one takes targets from it.
     GrantStaleRouting,
-    /// A target leaves its chain before the one that replaces it is up to date.
+    /// A target leaves its chain before its replacement is up to date.
     LeaveEarly,
-    /// UPTODATE counts whatever chain version it was said for.
+    /// UPTODATE counts for any chain version.
     TrustOldReport,
 }
 
 #[cfg(feature = "mutations")]
 impl Mutation {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 9] = [
         Self::CommitUnchecked,
         Self::AssumeCommitted,
@@ -67,7 +67,7 @@ impl Mutation {
     ];
 }
 
-/// The target that is to leave is gone, however far the one that replaces it is.
+/// Removes the target that will leave, however far its replacement is.
 #[cfg(feature = "mutations")]
 pub(super) fn leave_early(
     options: &super::ManagerOptions,

@@ -1,4 +1,4 @@
-//! Registration, heartbeats and what probes find.
+//! Registration, heartbeats and results of probes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::mutation::mutated;
 use super::primary::{Job, Primary, says_new};
 use crate::moves::retiring;
 
-/// When to ask again while a probe is under way.
+/// Time after which a node asks again during a probe.
 const RETRY_MS: u32 = 200;
 /// Longest host name or domain in bytes.
 const NAME_BYTES_MAX: usize = 200;
@@ -33,7 +33,7 @@ impl Primary {
         cx.effects.push(Effect::Registered { to: from, answer });
     }
 
-    /// Refuses what may not come in, before it costs a transaction.
+    /// Refuses an inadmissible registration before it costs a transaction.
     fn admit(&mut self, cx: &mut Cx<'_>, register: &Register) -> Result<(), RegisterAnswer> {
         let refuse = |refusal| Err(RegisterAnswer::Refused(refusal));
         if let Err(field) = check(register, self.state.nodes.len()) {
@@ -60,7 +60,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Another process with this identity must be gone before a new one is let in.
+    /// Makes sure that another process with this identity is gone before a new one is admitted.
     fn contend(&mut self, cx: &mut Cx<'_>, register: &Register) -> Result<(), RegisterAnswer> {
         let node = register.node;
         let Some(record) = self.state.nodes.get(&node) else { return Ok(()) };
@@ -85,7 +85,7 @@ impl Primary {
         Err(RegisterAnswer::Retry { after_ms: RETRY_MS })
     }
 
-    /// A disk that was carried to another server comes along, unless its old server still has it.
+    /// A disk that was moved to another server is admitted, unless its old server still has it.
     fn disk_elsewhere(
         &self,
         node: NodeId,
@@ -135,7 +135,8 @@ impl Primary {
                 && record.is_some_and(|it| it.node == node && it.state == DiskState::Missing)
         };
         if (live.down.is_some() || first) && heartbeat.disks.iter().any(missing) {
-            // It was away for so long that a disk was given up. The disk takes data again once the node has registered.
+            // It was away for so long that a disk was given up. The disk takes data again once the
+            // node has registered.
             return Some(Err(Refusal::Unregistered));
         }
         let back = live.down.take().is_some() || first;
@@ -171,7 +172,7 @@ impl Primary {
         let missing = live.reports.values().filter(|was| !reports.contains_key(&was.target));
         let mut changed: Vec<ChainId> = told.chain(missing).map(|report| report.chain).collect();
         live.reports = reports;
-        // What it is silent about counts once it has the routing that tells of it.
+        // Missing reports count once it has the routing that names the targets.
         let changed_at = &self.nodes.changed_at;
         let news = |id: &ChainId| all || changed_at.get(id).is_some_and(|at| *at > knew);
         if all || knew != heartbeat.routing {
@@ -186,12 +187,12 @@ impl Primary {
         Some(Ok(Grant { quotas, ..self.grant(cx, node, number) }))
     }
 
-    /// How far slots are by the heartbeat of a node, its `first` one or a later one.
+    /// Notes a node's progress of slots, from its `first` heartbeat or a later one.
     fn hear_of_slots(&mut self, cx: &Cx<'_>, (node, first): (NodeId, bool), moved: SlotsMoved) {
         let Some(live) = self.nodes.live.get_mut(&node) else { return };
         let bytes = moved.bytes;
         let before = std::mem::replace(&mut live.slots_moved, moved);
-        // What it did before it was heard was not done in between.
+        // Bytes copied before the first heartbeat do not count for the pace.
         self.pace.copied(if first { 0 } else { bytes.saturating_sub(before.bytes) });
         if self.pace.is_due(cx.now) {
             let some = !self.state.slots_moving.is_empty();
@@ -200,7 +201,7 @@ impl Primary {
         }
     }
 
-    /// A lease, but for a node that has yet to learn what was taken from it.
+    /// A lease, or none for a node that has yet to learn of targets taken from it.
     fn grant(&self, cx: &Cx<'_>, node: NodeId, number: u64) -> Grant {
         let live = &self.nodes.live[&node];
         let stale = mutated!(cx.options, GrantStaleRouting);
@@ -239,11 +240,11 @@ impl Primary {
                 live.found = Some(cx.now);
                 false
             }
-            // Where it listened another process does: a port has one owner.
+            // Another process listens at its address: a port has one owner.
             ProbeOutcome::Alive(_) | ProbeOutcome::Gone => true,
             ProbeOutcome::Unknown => mutated!(cx.options, SilenceIsDeath),
         };
-        // A heartbeat that came after the probe was sent knows better.
+        // A heartbeat received after the probe was sent overrides it.
         if gone && live.heard.is_none_or(|heard| heard <= probed) {
             self.take_for_gone(cx, node, "its process has ended");
         }
@@ -276,7 +277,7 @@ fn check(register: &Register, nodes: usize) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The record of a node that registers; what the operator wants of it stays.
+/// The record of a node that registers; the operator's settings stay.
 pub(super) fn record_of(register: &Register, state: NodeState) -> NodeRecord {
     NodeRecord {
         id: register.node,

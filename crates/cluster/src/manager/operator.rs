@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! Commands of operators.
 
 use millpond_types::SlotId;
 use millpond_types::cluster::{
@@ -15,9 +15,9 @@ use super::settings::check;
 use super::state::{Draft, domain_name, is_serving};
 use crate::planner::Planner;
 
-/// Events in one answer: at their longest they are 1 MiB.
+/// Events in one answer: at most 1 MiB.
 const PAGE_EVENTS: usize = 1000;
-/// The setting that is no value of the configuration, but the shape of the chains.
+/// The setting that is stored in the shape of the chains instead of the configuration.
 const REPLICAS: &str = "replicas";
 
 impl Primary {
@@ -42,8 +42,8 @@ impl Primary {
     }
 }
 
-/// Carries out a command that changes something. The answer goes out once it is committed; `None`
-/// when it takes another transaction.
+/// Executes a command that changes something. The answer is sent once it is committed; `None` when
+/// it takes another transaction.
 pub(super) fn carry_out(
     draft: &mut Draft<'_>,
     nodes: &Nodes,
@@ -87,11 +87,11 @@ pub(super) fn carry_out(
 
 type Outcome = Result<String, Halt>;
 
-/// Why a command is not done.
+/// Reason why a command is not done.
 enum Halt {
-    /// It may not be.
+    /// It is not allowed.
     Refused(String),
-    /// There is more of it than one transaction takes.
+    /// It takes more than one transaction.
     Later,
 }
 
@@ -125,7 +125,7 @@ fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
     Ok(format!("chains of {replicas} replicas are being made"))
 }
 
-/// Whether chains may have so many replicas now.
+/// Whether chains may have this number of replicas now.
 fn check_replicas(draft: &Draft<'_>, replicas: u8) -> Result<(), Halt> {
     let disks = plan_disks(draft.base);
     let mut domains: Vec<&str> =
@@ -145,7 +145,7 @@ fn check_replicas(draft: &Draft<'_>, replicas: u8) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Gives every chain of the cluster's own table more replicas, which are filled while it serves.
+/// Gives every chain of the default table more replicas, which are filled while it serves.
 fn raise(draft: &mut Draft<'_>, value: &str) -> Outcome {
     let cluster = draft.cluster();
     let Ok(replicas) = value.parse::<u8>() else {

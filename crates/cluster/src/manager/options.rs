@@ -1,4 +1,4 @@
-//! How a manager is set up.
+//! Options of a manager.
 
 use std::time::Duration;
 
@@ -6,43 +6,45 @@ use millpond_types::cluster::NodeId;
 use millpond_types::ids::{ClusterSecret, Uuid128};
 use millpond_types::limits::CHAINS_MAX;
 
-/// Times of leases, and who this is.
+/// Times of leases, and the identity of this manager.
 #[derive(Clone, Debug)]
 pub struct ManagerOptions {
     /// The node this manager runs in.
     pub me: NodeId,
-    /// Where it is reached, for nodes and clients that ask a standby.
+    /// Its addresses, for nodes and clients that ask a standby.
     pub addresses: Vec<String>,
     /// The protocol version that nodes must speak.
     pub protocol: u8,
-    /// Identity of the cluster, should this manager be the first ever; drawn at random by the shell.
+    /// Identity of the cluster, should this manager be the first ever; drawn at random by the
+    /// shell.
     pub new_cluster: Uuid128,
     /// Seed of the placement of a new cluster.
     pub seed: u64,
-    /// What the ids of a new cluster's chunks are keyed by; drawn at random by the shell.
+    /// Key for the ids of a new cluster's chunks; drawn at random by the shell.
     pub secret: Option<ClusterSecret>,
-    /// No other process has the store for as long as this one does. The primary before it is dead, so this manager does not
-    /// wait for the end of that lease. It does wait for the leases that the primary granted to nodes.
+    /// No other process has the store while this one does. The previous primary is dead, so this
+    /// manager does not wait for the end of that lease. It does wait for the leases that the
+    /// primary granted to nodes.
     pub is_alone: bool,
-    /// Make chains by itself once so many failure domains have registered.
+    /// Make chains automatically once this number of failure domains has registered.
     pub form: Option<Form>,
-    /// Never make more chains than this, whatever the fleet; `CHAINS_MAX` leaves it to the placement.
-    /// Few chains suit models of a cluster. Chains that exist stay.
+    /// Upper limit of the number of chains for every fleet; `CHAINS_MAX` leaves it to the
+    /// placement. Few chains suit models of a cluster. Existing chains stay.
     pub chains_max: u32,
-    /// How long a primary is primary after a renewal.
+    /// Time that a primary stays primary after a renewal.
     pub lease: Duration,
     /// Time between renewals.
     pub renew: Duration,
-    /// Time between a standby's looks at the lease.
+    /// Time between a standby's checks of the lease.
     pub watch: Duration,
-    /// How long a node may serve after a heartbeat.
+    /// Time that a node may serve after a heartbeat.
     pub node_lease: Duration,
-    /// Silence of a node after which it is probed without anybody's suspicion.
+    /// Silence of a node after which it is probed without a suspicion.
     pub probe_after: Duration,
-    /// By how much two clocks may differ over the length of a lease. Taken off by whoever
-    /// holds a lease, added by whoever waits for its end.
+    /// Largest difference of two clocks over the length of a lease. Subtracted by the holder of a
+    /// lease, added by a process that waits for its end.
     pub margin: Duration,
-    /// The deliberate mistake that this manager makes.
+    /// The deliberate bug of this manager.
     #[cfg(feature = "mutations")]
     pub mutation: Option<super::Mutation>,
 }

@@ -1,15 +1,15 @@
-//! How fast slots move, by what nodes report. Lost with the primary, and seen anew.
+//! Speed of slot moves, from the nodes' reports. Lost with the primary, and measured again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use millpond_types::units::Tick;
 
-/// A rate is that of so long.
+/// Time span of a rate.
 const SPAN: Duration = Duration::from_secs(30);
-/// Shorter nothing is said of a rate.
+/// Shortest time span with a rate.
 const SPAN_MIN: Duration = Duration::from_secs(3);
-/// How often it is looked.
+/// Time between samples.
 const STEP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ struct Sample {
     through: u64,
 }
 
-/// What the nodes together have moved, now and a while ago.
+/// Total progress of the nodes, now and a while ago.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     samples: VecDeque<Sample>,
@@ -29,28 +29,28 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A node has copied so many bytes more.
+    /// Adds bytes that a node has copied.
     pub(super) fn copied(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// So many slots have arrived.
+    /// Adds slots that have arrived.
     pub(super) fn settled(&mut self, slots: usize) {
         self.settled += slots as u64;
     }
 
-    /// Whether it is time to look.
+    /// Whether a sample is due.
     pub(super) fn is_due(&self, now: Tick) -> bool {
         self.samples.back().is_none_or(|last| now.since(last.at) >= STEP)
     }
 
-    /// Takes note of how far things are: so many thousandths of the slots that move are through,
-    /// all of them together. None while no slot moves.
+    /// Takes a sample: the sum of the progress of all moving slots, in thousandths of a slot.
+    /// `None` while no slot moves.
     pub(super) fn look(&mut self, now: Tick, through: Option<u64>) {
         let Some(through) = through else { return self.samples.clear() };
         let through = through + self.settled * 1000;
         self.samples.push_back(Sample { at: now, bytes: self.bytes, through });
-        // One that is older than the span is kept: a rate is that of the whole span.
+        // One sample older than the span is kept, so that a rate covers the whole span.
         while self.samples.get(1).is_some_and(|second| now.since(second.at) >= SPAN) {
             self.samples.pop_front();
         }
@@ -63,7 +63,7 @@ impl Pace {
         (span >= SPAN_MIN).then_some((first, last, ms))
     }
 
-    /// Bytes copied per second, over all nodes; 0 while that is not known.
+    /// Bytes copied per second, over all nodes; 0 while unknown.
     pub(super) fn bytes_per_second(&self) -> u64 {
         let rate = |(first, last, ms): (Sample, Sample, u64)| {
             last.bytes.saturating_sub(first.bytes).saturating_mul(1000) / ms
@@ -71,10 +71,10 @@ impl Pace {
         self.span().map_or(0, rate)
     }
 
-    /// Seconds until so many thousandths of slots more are through, if all goes on as it did.
+    /// Seconds until `left` more thousandths of slots are done, at the measured rate.
     pub(super) fn seconds_for(&self, left: u64) -> Option<u64> {
         let (first, last, ms) = self.span()?;
-        // A mover that begins anew at another head has less behind it than it had.
+        // A mover that starts again at another head has made less progress than before.
         let done = last.through.checked_sub(first.through).filter(|done| *done > 0)?;
         let left_ms = u128::from(left) * u128::from(ms) / u128::from(done);
         u64::try_from(left_ms.div_ceil(1000)).ok()
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(pace.seconds_for(3_000), Some(10), "1200 thousandths took 4 s");
         pace.look(at(5_000), None);
         assert_eq!(pace.seconds_for(1), None);
-        // Less is through than before: a new head began anew.
+        // Less progress than before: a new head started again.
         pace.look(at(6_000), Some(500));
         pace.look(at(10_000), Some(100));
         assert_eq!((pace.bytes_per_second(), pace.seconds_for(1)), (0, None));

@@ -1,4 +1,4 @@
-//! Who lives: the primary's view of nodes, and what it does when one falls silent.
+//! Liveness: the primary's view of nodes, and its reaction when one falls silent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,26 +22,26 @@ use super::{Cx, ManagerOptions, Next};
 use crate::planner::Planner;
 use crate::table::Report;
 
-/// Two probes of one node are at least so far apart.
+/// Shortest time between two probes of one node.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often disks that are away are looked at.
+/// Interval between checks of absent disks.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
 
-/// What waits for its transaction.
+/// Work that waits for its transaction.
 #[derive(Debug)]
 pub(super) enum Job {
     /// The first manager of all names the cluster.
     Found,
-    /// A registration that was let in.
+    /// An admitted registration.
     Register(Session, Box<millpond_types::cluster::Register>),
-    /// An operator's wish.
+    /// An operator's command.
     Admin(Session, AdminCommand),
     /// A disk was away for too long.
     GiveUp(DiskId),
     /// Slots have moved.
     SlotsDone(Vec<SlotDone>),
-    /// Something to remember.
+    /// A text for the event log.
     Note(String),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Primary {
     pub(super) nodes: Nodes,
     pub(super) planner: Planner,
     pub(super) quotas: Quotas,
-    /// Chains to look at: something that concerns them changed.
+    /// Chains to evaluate, as something that concerns them changed.
     pub(super) dirty: BTreeSet<ChainId>,
     pub(super) jobs: VecDeque<Job>,
     pub(super) in_flight: Option<InFlight>,
@@ -62,11 +62,11 @@ pub(super) struct Primary {
     pub(super) head: Option<Vec<u8>>,
     pub(super) plan_at: Tick,
     pub(super) pace: Pace,
-    /// When disks that are away are looked at next.
+    /// Time of the next check of absent disks.
     repair_at: Tick,
 }
 
-/// What is known of nodes beyond the records. Lost with the primary, and learned anew.
+/// State of nodes beyond the records. Lost with the primary, and learned again.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     pub(super) live: BTreeMap<NodeId, Live>,
@@ -74,14 +74,14 @@ pub(super) struct Nodes {
     pub(super) changed_at: BTreeMap<ChainId, RoutingVersion>,
 }
 
-/// What is known of one node.
+/// State of one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Live {
-    /// Until then it may serve: its lease, or one that a former primary may have granted.
+    /// End of the time that it may serve: its lease, or one that a former primary may have granted.
     pub(super) lease_until: Tick,
-    /// When it was last heard, if it was since this primary took over or it registered.
+    /// Time of its last heartbeat, if any since this primary took over or it registered.
     pub(super) heard: Option<Tick>,
-    /// Since when it is taken for gone.
+    /// Time since which it is considered gone.
     pub(super) down: Option<Tick>,
     /// Number of its last heartbeat.
     pub(super) number: u64,
@@ -92,14 +92,15 @@ pub(super) struct Live {
     pub(super) config: millpond_types::cluster::ConfigVersion,
     pub(super) queue_depth: u32,
     pub(super) slots_moved: SlotsMoved,
-    /// It gets no lease before it runs this routing, which takes serving targets from it.
+    /// It gets no lease before it applies this routing, which takes serving targets from it.
     pub(super) fence: RoutingVersion,
-    /// What it says before it runs this routing may be older than what the primary before decided: a heartbeat can be on its
-    /// way for long, and its number tells only those from each other that this primary has heard.
+    /// Its reports before it applies this routing may be older than decisions of the previous
+    /// primary: a heartbeat can be in flight for long, and its number orders only the heartbeats
+    /// that this primary has received.
     pub(super) since: RoutingVersion,
-    /// When it was last probed.
+    /// Time of its last probe.
     pub(super) probed: Option<Tick>,
-    /// When a probe last found its process.
+    /// Time when a probe last found its process.
     pub(super) found: Option<Tick>,
     /// The process before this one.
     pub(super) previous: Option<Incarnation>,
@@ -107,11 +108,11 @@ pub(super) struct Live {
     pub(super) contender: Option<(Incarnation, Tick)>,
     /// Disks that are being given up.
     pub(super) given_up: BTreeSet<DiskId>,
-    /// Since when a disk is reported to fail.
+    /// Time since which a disk is reported to fail.
     pub(super) failing: BTreeMap<DiskId, Tick>,
 }
 
-/// A transaction that takes a serving target from a node is under way.
+/// A transaction that takes a serving target from a node is in flight.
 pub(super) const FENCE_PENDING: RoutingVersion = RoutingVersion(u64::MAX);
 
 impl Live {
@@ -121,7 +122,7 @@ impl Live {
 }
 
 impl Nodes {
-    /// What the target-state table hears of a target.
+    /// The report of a target, as input for the target-state table.
     pub(super) fn report(&self, chain: ChainId, member: &ChainTarget) -> Report {
         let Some(live) = self.live.get(&member.node).filter(|live| live.is_up()) else {
             return Report::OFFLINE;
@@ -135,8 +136,8 @@ impl Nodes {
         }
         let changed = self.changed_at.get(&chain).copied().unwrap_or_default();
         let knows = live.heard.is_some() && live.routing >= changed;
-        // A node that has not been heard, or has not got the routing yet, keeps what it has; what
-        // it has not, it must say first.
+        // A node that has not been heard, or does not have the routing yet, keeps its targets'
+        // states; a state it does not have, it must report first.
         match member.state {
             TargetState::Serving | TargetState::Syncing if !knows => Report::ONLINE,
             _ => Report::OFFLINE,
@@ -146,12 +147,12 @@ impl Nodes {
 
 impl Primary {
     pub(super) fn new(cx: &mut Cx<'_>, lease: Lease, state: State, head: Option<Vec<u8>>) -> Self {
-        // The primary before may have granted a lease up to the moment it lost its own.
+        // The previous primary may have granted a lease up to the moment it lost its own.
         let former = cx.options.node_lease + cx.options.margin;
         let forgets = mutated!(cx.options, ForgetFormerLeases);
         let lease_until = cx.now.plus(if forgets { Duration::ZERO } else { former });
-        // What the primary before took from whom is not recorded: until a node has the routing as it
-        // is now, it may believe to serve what it lost while it was away.
+        // The targets that the previous primary took from nodes are not recorded: until a node has
+        // the current routing, it may believe to serve targets that it lost while it was away.
         let fence = state.head.routing;
         let unheard = Live { lease_until, fence, since: fence, ..Live::default() };
         let live = state.nodes.keys().map(|node| (*node, unheard.clone()));
@@ -165,7 +166,7 @@ impl Primary {
         }
         Self {
             publisher: Publisher::new(&state),
-            // Chains are looked at as their nodes are heard, or are not.
+            // Chains are evaluated when their nodes are heard, or stay silent.
             dirty: BTreeSet::new(),
             planner: Planner::default(),
             quotas: Quotas::new(),
@@ -230,12 +231,12 @@ impl Primary {
             }
             _ => live.lease_until,
         });
-        // While a transaction is under way nothing new is planned.
+        // While a transaction is in flight nothing new is planned.
         let work = self.in_flight.as_ref().map_or(self.plan_at, InFlight::next_wake);
         nodes.fold(self.lease.next_wake(), Tick::min).min(work).min(self.repair_at)
     }
 
-    /// Nodes whose lease has run out, nodes that are silent, disks that are away for long.
+    /// Handles nodes with an expired lease, silent nodes and disks that are away for long.
     fn watch(&mut self, cx: &mut Cx<'_>) {
         let mut gone = Vec::new();
         let mut silent = Vec::new();
@@ -266,7 +267,7 @@ impl Primary {
         }
     }
 
-    /// From here on the node's targets are OFFLINE.
+    /// Considers a node gone: its targets become OFFLINE.
     pub(super) fn take_for_gone(&mut self, cx: &Cx<'_>, node: NodeId, why: &str) {
         let Some(live) = self.nodes.live.get_mut(&node).filter(|live| live.is_up()) else { return };
         live.down = Some(cx.now);
@@ -280,7 +281,8 @@ impl Primary {
         self.jobs.push_back(Job::Note(text));
     }
 
-    /// Disks that were away for longer than `repair.after` are made anew elsewhere.
+    /// Gives up disks that were away for longer than `repair.after`; their data is rebuilt
+    /// elsewhere.
     fn give_up_disks(&mut self, cx: &Cx<'_>) {
         let after = Rules::of(&self.state.config).repair_after;
         let mut lost = Vec::new();
@@ -296,7 +298,7 @@ impl Primary {
         self.jobs.extend(lost);
     }
 
-    /// Asks whether a node's process lives, unless that was asked a moment ago.
+    /// Asks whether a node's process is alive, unless that was asked a moment ago.
     pub(super) fn probe(&mut self, cx: &mut Cx<'_>, node: NodeId) {
         let Some(record) = self.state.nodes.get(&node) else { return };
         let Some(live) = self.nodes.live.get_mut(&node) else { return };
@@ -313,7 +315,7 @@ impl Primary {
     }
 }
 
-/// True for a report that says anything else than the one before.
+/// True for a report that differs from the one before.
 pub(super) fn says_new(before: Option<&TargetReport>, now: &TargetReport) -> bool {
     before.is_none_or(|before| (before.local, before.at) != (now.local, now.at))
 }

@@ -1,4 +1,4 @@
-//! Routing on its way to nodes and clients: pushed when it changes, as differences.
+//! Routing for nodes and clients: changes are pushed as differences.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,17 +11,18 @@ use super::Cx;
 use super::event::{Effect, Session};
 use super::state::{Changes, State, slot_id};
 
-/// Changed items remembered: a copy that is further behind gets everything, which is not larger.
+/// Changed items in memory: a copy that is further behind gets the full routing, which is not
+/// larger.
 const ITEMS_MAX: usize = 65_536;
 
-/// The committed routing, what changed lately, and who has which version.
+/// The committed routing, its recent changes, and the version of each subscriber.
 #[derive(Debug)]
 pub(super) struct Publisher {
     routing: Routing,
     /// What each version changed, oldest first.
     log: VecDeque<Changed>,
     items: usize,
-    /// Differences can be made from here on.
+    /// The oldest version that differences can be made from.
     floor: RoutingVersion,
     sessions: BTreeMap<Session, Subscriber>,
 }
@@ -44,7 +45,7 @@ impl Changed {
 struct Subscriber {
     cluster: Uuid128,
     have: RoutingVersion,
-    /// An update is under way: the next waits for its arrival.
+    /// Whether an update is in flight: the next waits for its arrival.
     waits: bool,
 }
 
@@ -72,7 +73,7 @@ impl Publisher {
         &self.routing
     }
 
-    /// A transaction was committed.
+    /// Publishes a committed transaction.
     pub(super) fn publish(&mut self, cx: &mut Cx<'_>, changes: &Changes) {
         if changes.head.routing == self.routing.version {
             return;
@@ -155,9 +156,10 @@ impl Publisher {
         cx.effects.push(Effect::Push { to, update });
     }
 
-    /// What brings a copy at `have` up to date.
+    /// The update that brings a copy at `have` up to date.
     fn update_from(&self, cluster: Uuid128, have: RoutingVersion) -> RoutingUpdate {
-        // A copy from the future is of a store that was set back: its owner sees that, and keeps what it has.
+        // A copy from the future comes from a store that was set back: its owner sees that, and
+        // keeps its copy.
         let known = have >= self.floor && have <= self.routing.version;
         if cluster != self.routing.cluster || have == RoutingVersion(0) || !known {
             return RoutingUpdate::Full(Box::new(self.routing.clone()));

@@ -8,29 +8,29 @@ use super::primary::{Live, Primary};
 use super::state::State;
 use crate::quota::QuotaBook;
 
-/// The book, and whose heads it counts by.
+/// The book, and the heads that it counts by.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
     book: QuotaBook,
     heads: BTreeMap<ChainId, NodeId>,
-    /// The routing since when they are so.
+    /// The routing version since which the heads are the same.
     since: RoutingVersion,
-    /// Chains or slots have changed since the heads were looked up: done when a quota needs it.
+    /// Chains or slots have changed since the heads were looked up; the next quota looks them up.
     stale: bool,
 }
 
 impl Quotas {
-    /// Knows of no node yet.
+    /// Without any node.
     pub(super) fn new() -> Self {
         Self { stale: true, ..Self::default() }
     }
 
-    /// Chains or slots have changed.
+    /// Notes that chains or slots have changed.
     pub(super) fn changed(&mut self) {
         self.stale = true;
     }
 
-    /// A node is taken for gone.
+    /// Forgets a node that is considered gone.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.book.forget(node);
     }
@@ -45,7 +45,7 @@ impl Quotas {
             self.since = state.head.routing;
             self.heads = heads;
         }
-        // Slots are on chains of the cluster's own table.
+        // Slots are on chains of the default table.
         let own = || self.heads.range(ChainId::all_of(0));
         let last = own().next_back().map_or(0, |(chain, _)| chain.number() as usize);
         let mut slots = vec![0_u64; last + 1];
@@ -63,7 +63,7 @@ impl Quotas {
 }
 
 impl Primary {
-    /// What a node's heads hold, said under this routing; the limits that it gets.
+    /// Takes the usage of a node's heads, reported under this routing; returns the node's limits.
     pub(super) fn hear_quotas(
         &mut self,
         node: NodeId,

@@ -1,4 +1,4 @@
-//! What operators are told: the cluster at a glance, and chain by chain.
+//! Reports for operators: a summary of the cluster, and chain by chain.
 
 use std::collections::BTreeMap;
 
@@ -193,7 +193,7 @@ impl Primary {
         }
     }
 
-    /// What nodes that live have done to move slots.
+    /// Totals of the living nodes' work on slot moves.
     fn slot_totals(&self, status: &Status) -> SlotTotals {
         let mut totals =
             SlotTotals { bytes_per_second: self.pace.bytes_per_second(), ..SlotTotals::default() };
@@ -203,7 +203,7 @@ impl Primary {
             totals.failures += live.slots_moved.failures;
         }
         let progress = status.progress;
-        // Those that wait do not begin.
+        // Waiting slots do not start while paused.
         let held = status.paused && progress.slots_waiting > 0;
         let slots = progress.slots_running + progress.slots_waiting;
         if slots > 0 && !held {
@@ -214,7 +214,7 @@ impl Primary {
         totals
     }
 
-    /// How far the slots are that move, by the nodes that move them.
+    /// Progress of the moving slots, as reported by the nodes that move them.
     pub(super) fn slots_reported(&self) -> BTreeMap<SlotId, SlotProgress> {
         let mut all: BTreeMap<SlotId, SlotProgress> = BTreeMap::new();
         let live = self.nodes.live.values().filter(|live| live.is_up());
@@ -222,7 +222,7 @@ impl Primary {
             if !self.state.slots_moving.contains(&told.slot.0) {
                 continue;
             }
-            // Two heads may be at it for a moment: the one that was first knows more.
+            // Two heads may work on it for a moment: the earlier one has more progress.
             let most = all.entry(told.slot).or_insert(*told);
             if told.through > most.through {
                 *most = *told;
@@ -231,7 +231,7 @@ impl Primary {
         all
     }
 
-    /// Thousandths of slots that are through, all of them together.
+    /// Sum of the slots' progress, in thousandths of a slot.
     pub(super) fn through(reported: &BTreeMap<SlotId, SlotProgress>) -> u64 {
         reported.values().map(|slot| u64::from(slot.through.min(1000))).sum()
     }

@@ -1,18 +1,18 @@
-//! The cluster's configuration: which settings there are, and what they mean.
+//! The cluster's configuration: its settings and their meaning.
 
 use std::time::Duration;
 
 use millpond_types::cluster::ConfigRecord;
 use millpond_types::units::{ByteSize, parse_duration};
 
-/// A setting of the whole cluster, changed by `millpond admin set` and told to every node.
+/// A setting of the whole cluster, changed by `millpond admin set` and sent to every node.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What it is when nobody set it.
+    /// Its value when it is not set.
     pub default: &'static str,
-    /// What it does.
+    /// Its effect.
     pub help: &'static str,
     kind: Kind,
 }
@@ -25,7 +25,7 @@ enum Kind {
     Rate,
 }
 
-/// All settings. Unknown names are refused, so that a slip of the pen is noticed.
+/// All settings. Unknown names are refused, so that a typo is noticed.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "rebalance.paused",
@@ -65,7 +65,7 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// The settings that the manager itself goes by.
+/// The settings that the manager itself uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rules {
     pub(crate) paused: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Rules {
 /// Checks a value before it is stored.
 ///
 /// # Errors
-/// A text for the operator, naming what is accepted.
+/// A text for the operator, naming the accepted values.
 pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
     let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();

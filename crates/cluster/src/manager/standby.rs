@@ -12,13 +12,13 @@ use super::{Cx, Next};
 
 /// Entries of one page while the records are read.
 const PAGE: usize = 1000;
-/// A store that does not answer is asked again after so many looks.
+/// Checks after which an unanswered request to the store is repeated.
 const LOOKS_LOST: u32 = 4;
 
-/// What a standby knows of the lease.
+/// State of the lease, as a standby sees it.
 #[derive(Debug, Default)]
 pub(super) struct Standby {
-    /// Term and lease as last seen, and since when they have not changed.
+    /// Term and lease as last seen, and the time since which they have not changed.
     seen: Option<(Seen, Tick)>,
     asked: Option<(u64, Tick)>,
     claim: Option<(u64, TermRecord, Tick)>,
@@ -59,7 +59,7 @@ impl Standby {
         }
     }
 
-    /// When a look tells that the lease as last seen has run out, if that is yet to come.
+    /// Earliest time when a check can show that the lease as last seen has run out.
     fn due(&self, cx: &Cx<'_>) -> Tick {
         let due =
             self.seen.as_ref().map(|(_, since)| since.plus(cx.options.lease + cx.options.margin));
@@ -90,16 +90,16 @@ impl Standby {
         if let Some(Ok(term)) = seen.term.as_deref().map(TermRecord::open) {
             primary_at.clone_from(&term.addresses);
         }
-        // Since the answer came, not since it was asked: by then the value may have been older.
+        // Counted from the answer, not from the request: the value may be older than the answer.
         let since = match &self.seen {
             Some((before, since)) if *before == seen => *since,
             _ => cx.now,
         };
         self.seen = Some((seen.clone(), since));
-        // A lease unchanged from the answer `since` to a question asked later than a lease's length
-        // after it was not renewed in between.
+        // A lease still unchanged in the answer to a request sent later than a lease's length after
+        // `since` was not renewed in between.
         let still = sent.since(since) >= cx.options.lease + cx.options.margin;
-        // A claim whose answer is lost does not keep this standby from another.
+        // A claim with a lost answer does not keep this standby from another.
         let claims =
             self.claim.as_ref().is_some_and(|(.., sent)| cx.now.since(*sent) < cx.options.lease);
         if (still || cx.options.is_alone || is_free(&seen)) && !claims {
@@ -113,7 +113,7 @@ impl Standby {
         let term = match before {
             None => Term(1),
             Some(Ok(record)) => Term(record.term.0 + 1),
-            // Whoever wrote it is newer than this build, or the store is damaged: leave it alone.
+            // It was written by a newer build, or the store is damaged: leave it alone.
             Some(Err(_)) => return,
         };
         let addresses = cx.options.addresses.clone();
@@ -133,7 +133,7 @@ impl Standby {
     }
 }
 
-/// Nobody ever was primary, or the last one gave the lease back.
+/// Whether there never was a primary, or the last one gave the lease back.
 fn is_free(seen: &Seen) -> bool {
     match (&seen.term, &seen.lease) {
         (None, None) => true,
@@ -142,7 +142,7 @@ fn is_free(seen: &Seen) -> bool {
     }
 }
 
-/// A primary that is still reading what the one before left.
+/// A primary that is still reading the records of the previous one.
 #[derive(Debug)]
 pub(super) struct TakeOver {
     lease: Lease,

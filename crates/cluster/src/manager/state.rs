@@ -1,4 +1,4 @@
-//! What the store holds, as the primary knows it, and changes to it on their way to the store.
+//! Content of the store, as the primary knows it, and changes to it before they are stored.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -57,7 +57,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Takes in one stored entry. Keys of other roles' records are passed over.
+    /// Loads one stored entry. Keys of other roles' records are skipped.
     pub(crate) fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), WireError> {
         if key == keys::HEAD {
             self.head = HeadRecord::open(value)?;
@@ -85,7 +85,7 @@ impl State {
         Ok(())
     }
 
-    /// Everything was loaded.
+    /// Finishes loading.
     pub(crate) fn loaded(&mut self) {
         self.events.make_contiguous().sort_unstable_by_key(|event| event.number);
     }
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// What a plan is made from; `disks` as [`plan_disks`](super::commit::plan_disks) has them.
+    /// Input of a plan; `disks` as [`plan_disks`](super::commit::plan_disks) returns them.
     pub(crate) fn plan_view<'a>(
         &'a self,
         disks: &'a [PlanDisk],
@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-/// The failure domain of a node that named none is the node.
+/// The failure domain of a node; without a name it is the node itself.
 pub(crate) fn domain_name(record: &NodeRecord) -> String {
     if record.domain.is_empty() { record.id.to_string() } else { record.domain.clone() }
 }
@@ -209,13 +209,13 @@ pub(crate) struct Changes {
     pub(crate) events: Vec<EventRecord>,
 }
 
-/// Changes on top of the committed state. Reads see what was written to it before.
+/// Changes on top of the committed state. Reads see earlier writes of the draft.
 pub(crate) struct Draft<'a> {
     pub(crate) base: &'a State,
     pub(crate) changes: Changes,
-    /// Nodes of which a serving target ceases to be one.
+    /// Nodes that lose a serving target.
     pub(crate) fenced: BTreeSet<NodeId>,
-    /// Chains that cease or begin to serve.
+    /// Chains that stop or begin to serve.
     pub(crate) availability: Availability,
     unix: UnixSeconds,
 }
@@ -232,7 +232,7 @@ impl<'a> Draft<'a> {
         self.writes() == 0
     }
 
-    /// Room for `more` writes.
+    /// Whether there is room for `more` writes.
     pub(crate) fn has_room(&self, more: usize) -> bool {
         self.writes() + more <= WRITES_MAX
     }
@@ -311,7 +311,7 @@ impl<'a> Draft<'a> {
         id
     }
 
-    /// The id of a new chain of a table. Chains are never forgotten, so that the next one is behind the last.
+    /// The id of a new chain of a table. Chains are never removed, so the next id follows the last.
     pub(crate) fn new_chain(&mut self, table: u8) -> ChainId {
         if table == 0 {
             let id = ChainId(self.changes.head.next_chain);
@@ -330,14 +330,14 @@ impl<'a> Draft<'a> {
         self.changes.events.push(EventRecord { number, at: self.unix, chain, text });
     }
 
-    /// True when routing differs afterwards.
+    /// True when the draft changes the routing.
     fn changes_routing(&self) -> bool {
         let changes = &self.changes;
         !(changes.nodes.is_empty() && changes.chains.is_empty() && changes.slots.is_empty())
             || changes.cluster.is_some()
     }
 
-    /// Ends the draft: numbers it, and gives the writes that carry it out.
+    /// Ends the draft: numbers it, and returns its writes.
     pub(crate) fn seal(mut self) -> (Changes, BTreeSet<NodeId>, Vec<Write>) {
         for (chain, text) in std::mem::take(&mut self.availability).tell() {
             self.event(chain, text);
@@ -393,7 +393,7 @@ pub(crate) fn slot_id(slot: u16) -> SlotId {
     SlotId(slot)
 }
 
-/// True for states in which a target holds its place by what it once had.
+/// Whether a target in this state serves.
 pub(crate) fn is_serving(state: TargetState) -> bool {
     state == TargetState::Serving
 }

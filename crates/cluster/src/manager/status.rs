@@ -1,4 +1,4 @@
-//! How the cluster is, for operators: what is wrong first, and what to do.
+//! State of the cluster, for operators: problems first, with advice.
 
 use millpond_types::cluster::{
     ChainId, ChainVersion, ConfigVersion, DiskId, DiskState, LocalState, NodeId, NodeState,
@@ -8,24 +8,24 @@ use millpond_types::ids::{SlotId, Uuid128};
 
 use crate::planner::Progress;
 
-/// The cluster at a glance.
+/// Summary of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Its identity.
     pub cluster: Uuid128,
     /// The term of the primary that answers.
     pub term: Term,
-    /// Where that primary is reached.
+    /// Addresses of that primary.
     pub primary: Vec<String>,
     /// The newest routing.
     pub routing: RoutingVersion,
     /// The newest configuration.
     pub config: ConfigVersion,
-    /// Replicas of every chain of the cluster's own table.
+    /// Replicas of every chain of the default table.
     pub replicas: u8,
     /// Further tables.
     pub more: TableSet,
-    /// What is wrong, worst first; empty when all is well.
+    /// Problems, worst first; empty when all is well.
     pub problems: Vec<Problem>,
     /// All nodes.
     pub nodes: Vec<NodeStatus>,
@@ -39,44 +39,44 @@ pub struct Status {
     pub chains_down: usize,
     /// Targets of all chains, by state.
     pub targets: TargetCounts,
-    /// How far moves are.
+    /// Progress of moves.
     pub progress: Progress,
-    /// What was done to move slots.
+    /// Work done to move slots.
     pub slots: SlotTotals,
     /// Bytes that syncing replicas still have to receive, as far as reported.
     pub behind_bytes: u64,
-    /// Moves are paused.
+    /// Whether moves are paused.
     pub paused: bool,
-    /// Connections that routing is pushed to.
+    /// Number of connections that routing is pushed to.
     pub subscribers: usize,
 }
 
-/// What nodes do, and did, to move slots.
+/// Work of the nodes on slot moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotTotals {
-    /// Chunks that the nodes which live have copied to other chains, each since it started.
+    /// Chunks that the living nodes have copied to other chains, each since its start.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Copies and removals that failed, and were tried again.
+    /// Copies and removals that failed and were tried again.
     pub failures: u64,
-    /// Bytes copied per second, over the last half minute; 0 while that is not known.
+    /// Bytes copied per second, over the last half minute; 0 while unknown.
     pub bytes_per_second: u64,
-    /// Seconds until all slots that move, or wait, have arrived, if all goes on as it did in the
-    /// last half minute; none while that cannot be said.
+    /// Estimated seconds until all moving and waiting slots have arrived, at the rate of the last
+    /// half minute; `None` while unknown.
     pub seconds_left: Option<u64>,
 }
 
-/// Something wrong, and what helps.
+/// A problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub advice: String,
 }
 
-/// A node at a glance.
+/// Summary of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
     /// Its identity.
@@ -89,15 +89,16 @@ pub struct NodeStatus {
     pub domain: String,
     /// The program version it runs.
     pub build: String,
-    /// It holds a lease.
+    /// Whether it holds a lease.
     pub alive: bool,
-    /// Milliseconds since it was last heard; none since this manager took over.
+    /// Milliseconds since its last heartbeat; `None` if there was none since this manager took
+    /// over.
     pub silent_ms: Option<u64>,
-    /// What the operator wants of it.
+    /// State set by the operator.
     pub state: NodeState,
-    /// The routing it runs.
+    /// The routing it uses.
     pub routing: RoutingVersion,
-    /// The configuration it runs.
+    /// The configuration it uses.
     pub config: ConfigVersion,
     /// Requests it has queued.
     pub queue_depth: u32,
@@ -105,7 +106,7 @@ pub struct NodeStatus {
     pub targets: usize,
 }
 
-/// A disk at a glance.
+/// Summary of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskStatus {
     /// Its identity.
@@ -118,13 +119,13 @@ pub struct DiskStatus {
     pub used_bytes: u64,
     /// False when it fails I/O, or its node is gone.
     pub healthy: bool,
-    /// What is wanted of it.
+    /// State set by operator and manager.
     pub state: DiskState,
     /// Its replicas.
     pub targets: usize,
 }
 
-/// Targets by what the manager says of them.
+/// Numbers of targets by their public state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetCounts {
     /// With all data.
@@ -140,7 +141,7 @@ pub struct TargetCounts {
 }
 
 impl TargetCounts {
-    /// Counts one more.
+    /// Counts one more target.
     pub fn add(&mut self, state: TargetState) {
         *match state {
             TargetState::Serving => &mut self.serving,
@@ -157,11 +158,11 @@ impl TargetCounts {
 pub struct ChainPage {
     /// The chains.
     pub chains: Vec<ChainStatus>,
-    /// Ask for more behind this one; none at the end.
+    /// Continue after this one; `None` at the end.
     pub next: Option<ChainId>,
 }
 
-/// A chain at a glance.
+/// Summary of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainStatus {
     /// Its number.
@@ -172,11 +173,11 @@ pub struct ChainStatus {
     pub targets: Vec<TargetStatus>,
     /// The replica that moves.
     pub moving: Option<TargetMove>,
-    /// Slots that it takes the writes of.
+    /// Number of slots whose writes it takes.
     pub slots: usize,
 }
 
-/// A target at a glance.
+/// Summary of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
     /// Its number.
@@ -185,9 +186,9 @@ pub struct TargetStatus {
     pub disk: DiskId,
     /// The node that has the disk.
     pub node: NodeId,
-    /// What the manager says of it.
+    /// Its public state.
     pub state: TargetState,
-    /// What its node last said of it; none when that is not known.
+    /// The last state reported by its node; `None` when unknown.
     pub local: Option<LocalState>,
     /// Bytes it holds, as last reported.
     pub used_bytes: u64,
@@ -195,7 +196,7 @@ pub struct TargetStatus {
     pub behind_bytes: u64,
 }
 
-/// A slot on its way.
+/// A slot that moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotStatus {
     /// The slot.
@@ -204,6 +205,6 @@ pub struct SlotStatus {
     pub from: ChainId,
     /// The chain that takes its writes.
     pub to: ChainId,
-    /// How far it is, if the head of the chain that it leaves has said so.
+    /// Its progress, if the head of the old chain has reported it.
     pub progress: Option<SlotProgress>,
 }

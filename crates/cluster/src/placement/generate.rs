@@ -7,16 +7,16 @@ use super::peers::Peers;
 use super::{Fleet, Members, PlacementError, shares};
 use millpond_types::Pcg;
 
-/// Domains looked at for one member. With fewer domains all are; with more, a sample of this size
-/// meets a pair that was not used yet almost always.
+/// Domains examined for one member. With fewer domains all are; in a larger fleet, a sample of this
+/// size almost always contains an unused pair.
 const CANDIDATES: usize = 8;
-/// Fleets of up to so many domains are searched whole.
+/// Fleets of up to this many domains are searched completely.
 const SEARCH_WHOLE: usize = 64;
 
 /// Makes `chains` chains of `replicas` disks each.
 ///
-/// Every disk is in as many chains as [`shares()`] says, no chain has two disks of one domain, and
-/// pairs of disks meet as evenly as the greedy choice finds. `progress` is told the number of
+/// Every disk is in as many chains as [`shares()`] returns, no chain has two disks of one domain,
+/// and pairs of disks meet as evenly as the greedy choice achieves. `progress` gets the number of
 /// chains made.
 ///
 /// # Errors
@@ -47,7 +47,8 @@ pub(super) struct Builder<'a> {
     domains: Vec<Vec<u32>>,
     /// Chains each domain still lacks.
     domain_lacks: Vec<u32>,
-    /// Domains by what they lack: one that lacks as many as there are chains left is in all of them.
+    /// Domains by the chains they lack: a domain that lacks as many as there are chains left is in
+    /// all of them.
     by_lack: BTreeSet<(Reverse<u32>, u32)>,
     pick: Fenwick,
     peers: Peers,
@@ -62,7 +63,7 @@ impl<'a> Builder<'a> {
         Self::resume(fleet, (shares, lacks), peers, seed)
     }
 
-    /// Goes on from chains that exist: `lacks` is what each disk still needs.
+    /// Continues from existing chains: `lacks` is the number that each disk still needs.
     pub(super) fn resume(
         fleet: &'a Fleet,
         (shares, lacks): (Vec<u32>, Vec<u32>),
@@ -90,7 +91,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// One chain; `left` chains are missing, this one included.
+    /// Makes one chain; `left` chains are missing, this one included.
     pub(super) fn chain(&mut self, replicas: usize, left: u32) -> Members {
         let forced: Vec<u32> = self
             .by_lack
@@ -118,7 +119,8 @@ impl<'a> Builder<'a> {
         members
     }
 
-    /// The disk that crowds the members least, among candidate domains drawn by what they lack.
+    /// The disk that crowds the members least, among candidate domains drawn by the chains they
+    /// lack.
     fn choose(&mut self, members: &[u32]) -> Option<u32> {
         let mut best: Option<(Score, u32)> = None;
         let mut consider = |builder: &mut Self, domain: u32| {
@@ -135,7 +137,7 @@ impl<'a> Builder<'a> {
                 consider(self, domain);
             }
         } else {
-            // Members' own domains are drawn in vain, so draw a few more often.
+            // Members' own domains are drawn without success, so draw a few more times.
             for _ in 0..CANDIDATES + members.len() {
                 let total = self.pick.total();
                 if total == 0 {
@@ -149,7 +151,7 @@ impl<'a> Builder<'a> {
         best.map(|(_, disk)| disk).or_else(|| self.any_disk(members))
     }
 
-    /// When sampling found nothing: whatever fits.
+    /// Any disk that fits, when sampling found none.
     fn any_disk(&self, members: &[u32]) -> Option<u32> {
         self.fleet.usable().find(|disk| {
             let domain = self.fleet.domain(*disk);
@@ -186,7 +188,7 @@ impl<'a> Builder<'a> {
         members.push(disk);
     }
 
-    /// Heads take the writes of clients: every disk leads its part of its chains.
+    /// Balances heads, which take the writes of clients: every disk leads its part of its chains.
     fn put_head_first(&mut self, members: &mut Members) {
         let head = (0..members.len()).min_by_key(|i| {
             let disk = members[*i] as usize;
@@ -199,7 +201,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The lowest is taken: least crowded, then furthest behind its share, then by lot.
+/// The lowest wins: least crowded, then furthest behind its share, then random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
     crowding: u64,

@@ -1,4 +1,4 @@
-//! How good a placement is.
+//! Quality of a placement.
 
 use super::peers::Peers;
 use super::{Fleet, Members};
@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of some numbers; all zero for none.
+    /// Spread of some numbers; all zero for none.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         if values.is_empty() {
@@ -36,7 +36,7 @@ impl Spread {
     }
 }
 
-/// Who serves the recovery of some failed disks.
+/// Load of the recovery of some failed disks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovery {
     /// Replicas that were on the failed disks.
@@ -49,8 +49,8 @@ pub struct Recovery {
     pub share_max: f64,
 }
 
-/// What reading the replicas of `failed` disks from the others asks of these: each of a chain's
-/// remaining members serves an equal part.
+/// Load on the other disks when the replicas of `failed` disks are read from them: each of a
+/// chain's remaining members serves an equal part.
 #[must_use]
 pub fn recovery(chains: &[Members], disks: usize, failed: &[u32]) -> Recovery {
     let mut dead = vec![false; disks];

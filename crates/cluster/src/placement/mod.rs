@@ -1,4 +1,5 @@
-//! Which disks form chains, and what moves when disks come and go. `docs/placement.md` describes it.
+//! Which disks form chains, and which replicas move when disks come and go. `docs/placement.md`
+//! describes it.
 //!
 //! Works on numbers: a [`Fleet`] lists disks with capacity and failure domain, a chain is a list of
 //! places in it. Integers only, and [`crate::Pcg`] for ties, so that the result is the same on
@@ -22,7 +23,7 @@ pub use slots::{ChainChoice, chain_weights, slot_moves, slot_shares, slots_are_o
 pub struct FleetDisk {
     /// Number of its failure domain, below [`Fleet::domains`].
     pub domain: u32,
-    /// Bytes it may hold; 0 for one that is to be emptied.
+    /// Bytes it may hold; 0 for a disk to be emptied.
     pub capacity_bytes: u64,
 }
 
@@ -38,7 +39,7 @@ pub struct Fleet {
 /// A chain as places in [`Fleet::disks`], head first.
 pub type Members = Vec<u32>;
 
-/// Chains cannot be placed as asked.
+/// Reason why chains cannot be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// Fewer failure domains than replicas.

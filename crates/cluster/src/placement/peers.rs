@@ -1,4 +1,4 @@
-//! How often two disks are in one chain: what recovery after a failure depends on.
+//! How often two disks are in one chain, which determines the recovery after a failure.
 
 use super::Members;
 
@@ -29,7 +29,7 @@ impl Peers {
         row.binary_search_by_key(&b, |(peer, _)| *peer).map_or(0, |i| row[i].1)
     }
 
-    /// The disks that share chains with `disk`, and how many each.
+    /// The disks that share chains with `disk`, and the number for each.
     pub(super) fn row(&self, disk: u32) -> &[(u32, u32)] {
         &self.0[disk as usize]
     }
@@ -56,8 +56,8 @@ impl Peers {
         }
     }
 
-    /// What `disk` would add to the crowding of `members`: pairs it has with them already, against
-    /// what its number of chains lets one expect. Lower is better.
+    /// The crowding that `disk` would add to `members`: its existing pairs with them, relative to
+    /// the number expected from its number of chains. Lower is better.
     pub(super) fn crowding(&self, shares: &[u32], members: &[u32], disk: u32) -> u64 {
         members
             .iter()

@@ -1,30 +1,30 @@
-//! What moves when disks come, go or change: as little as restores every disk's share.
+//! Moves when disks come, go or change: as few as restore every disk's share.
 
 use super::generate::Builder;
 use super::peers::Peers;
 use super::{Fleet, FleetDisk, Members, PlacementError, shares};
 use millpond_types::Pcg;
 
-/// Targets looked at for one move: most fit, and the least crowded of some dozens is good.
+/// Targets examined for one move: most fit, and the least crowded of some dozens is good.
 const SAMPLES: usize = 24;
 
 /// A replica that changes its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relocation {
-    /// Place of the chain in the list.
+    /// Index of the chain in the list.
     pub chain: u32,
-    /// The disk it leaves; none when the chain lacks a replica.
+    /// The disk it leaves; `None` when the chain lacks a replica.
     pub from: Option<u32>,
     /// The disk it comes to.
     pub to: u32,
 }
 
-/// Moves replicas until every disk has its share, and returns the moves in the order made. A disk
-/// without capacity ends without replicas. `chains` is changed accordingly.
+/// Moves replicas until every disk has its share, and returns the moves in order. A disk without
+/// capacity ends without replicas. `chains` is changed accordingly.
 ///
-/// Moves are one per replica that must find another disk, the least there can be, but where every
-/// replica that could come to a disk shares a failure domain with one that stays: then two are
-/// moved for one, or, when that does not help either, the share is missed.
+/// Each replica that needs another disk moves once, which is the minimum. The exception is a disk
+/// for which every movable replica shares a failure domain with one that stays: then two are moved
+/// for one, or, when that does not help either, the share is missed.
 ///
 /// # Errors
 /// [`PlacementError`].
@@ -45,7 +45,7 @@ pub fn rebalance(
     Ok(mover.moves)
 }
 
-/// `more` chains beside those there are, on the disks that then lack most. A [`rebalance`] over
+/// `more` chains beside the existing ones, on the disks that then lack most. A [`rebalance`] over
 /// all of them does the rest.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub fn grow_chains(
     chains.iter().flatten().for_each(|disk| now[*disk as usize] += 1);
     let total = u32::try_from(chains.len()).unwrap_or(u32::MAX).saturating_add(more);
     let want = shares(fleet, replicas, total, &now)?;
-    // What disks lack decides; capacity only where those that lack are too few domains.
+    // The lack of chains decides; capacity only when the lacking disks are in too few domains.
     let largest = fleet.disks.iter().map(|disk| disk.capacity_bytes).max().unwrap_or(1).max(1);
     let lacking = fleet.disks.iter().zip(want.iter().zip(&now)).map(|(disk, (want, now))| {
         let lack = u64::from(want.saturating_sub(*now)) << 24;
@@ -117,7 +117,7 @@ impl<'a> Mover<'a> {
         (0u32..).take(self.fleet.disks.len()).filter(|disk| test(self, *disk) > 0).collect()
     }
 
-    /// Chains that lack replicas get them on disks that lack chains.
+    /// Gives chains that lack replicas some on disks that lack chains.
     fn fill(&mut self, replicas: usize) {
         for chain in 0..self.chains.len() {
             while self.chains[chain].len() < replicas {
@@ -135,7 +135,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// One round after the other, every disk that lacks takes one replica from one that has too many.
+    /// Lets every disk that lacks replicas take one from a disk with too many, round by round.
     fn level(&mut self, progress: &mut dyn FnMut(u32)) {
         let mut takers = self.disks(Self::lack);
         let mut givers = self.disks(Self::excess);
@@ -150,7 +150,7 @@ impl<'a> Mover<'a> {
         }
     }
 
-    /// Brings one replica to `to`. False when none may come.
+    /// Moves one replica to `to`. False when none is allowed.
     fn move_to(&mut self, to: u32, givers: &[u32]) -> bool {
         if givers.is_empty() {
             return false;
@@ -174,7 +174,7 @@ impl<'a> Mover<'a> {
             }
             let stay: Members =
                 self.chains[chain as usize].iter().copied().filter(|disk| *disk != from).collect();
-            // A disk without a share, one that is being emptied, goes first.
+            // A disk without a share, which is being emptied, goes first.
             let crowding = self.peers.crowding(&self.want, &stay, to);
             if best.is_none_or(|(least, ..)| crowding < least) {
                 best = Some((crowding, chain, from));
@@ -191,7 +191,7 @@ impl<'a> Mover<'a> {
         })
     }
 
-    /// `giver` to `third` and `third` to `to`, when no replica may go straight.
+    /// Moves from `giver` to `third` and from `third` to `to`, when no direct move is allowed.
     fn move_over_third(&mut self, to: u32, givers: &[u32]) -> bool {
         for third in 0..u32::try_from(self.fleet.disks.len()).unwrap_or(u32::MAX) {
             if third == to || self.fleet.capacity(third) == 0 || givers.contains(&third) {

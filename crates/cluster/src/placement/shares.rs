@@ -1,4 +1,4 @@
-//! How many chains each disk is in.
+//! Number of chains of each disk.
 
 use super::{Fleet, PlacementError};
 use millpond_types::limits::CHAINS_MAX;
@@ -17,26 +17,26 @@ pub fn chain_count(fleet: &Fleet, replicas: u8) -> u32 {
     u32::try_from(chains.clamp(CHAINS_MIN, CHAINS_MAX as u64)).unwrap_or(u32::MAX)
 }
 
-/// How many chains to make beside `made`: more only when the cluster has outgrown those it has
-/// twice over, for the slots of new chains must move.
+/// Number of chains to make beside `made`: more only when the cluster needs twice its present
+/// number, as the slots of new chains must move.
 #[must_use]
 pub fn chains_to_add(fleet: &Fleet, replicas: u8, made: u32) -> u32 {
     let wanted = chain_count(fleet, replicas);
     if made == 0 || wanted / 2 >= made { wanted - made } else { 0 }
 }
 
-/// What one domain gets before rounding: `numerator / weight` targets per byte of capacity.
+/// Rate of one domain before rounding: `numerator / weight` targets per byte of capacity.
 #[derive(Clone, Copy)]
 struct Rate {
     targets: u64,
     weight: u64,
 }
 
-/// The number of targets of every disk: in proportion to its capacity, as far as no domain is in
-/// more chains than there are. The numbers add up to `replicas * chains`.
+/// The number of targets of every disk: in proportion to its capacity, but no domain is in more
+/// chains than there are. The numbers add up to `replicas * chains`.
 ///
-/// `now` are the present numbers (zeros at the start): rounding keeps them where both ways are
-/// equally right, so that nothing moves for the sake of a fraction.
+/// `now` are the present numbers (zeros at the start): rounding keeps them where both directions
+/// are equally right, so that nothing moves for the sake of a fraction.
 ///
 /// # Errors
 /// [`PlacementError::Domains`] when fewer domains than replicas have capacity.
@@ -70,7 +70,7 @@ pub fn shares(
         let stays = part > 0 && now.get(disk as usize).is_some_and(|now| *now > floor);
         fractions.push((stays, part, disk));
     }
-    // Those who have it keep it, then the largest fraction; the number of the disk settles ties.
+    // Disks that have it keep it, then the largest fraction; the number of the disk breaks ties.
     fractions
         .sort_unstable_by_key(|(stays, part, disk)| (std::cmp::Reverse((*stays, *part)), *disk));
     while rest > 0 {
@@ -89,7 +89,7 @@ pub fn shares(
 }
 
 /// Water-filling: a domain whose part would exceed one target per chain gets exactly that, and the
-/// others share what is left.
+/// others share the rest.
 fn domain_rates(fleet: &Fleet, replicas: u8, chains: u32) -> Result<Vec<Rate>, PlacementError> {
     let mut weights = vec![0u64; fleet.domains as usize];
     for disk in fleet.usable() {

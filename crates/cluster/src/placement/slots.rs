@@ -1,4 +1,4 @@
-//! Slots and new files by weight: which chain gets how many, and which slots move.
+//! Slots and new files by weight: the number of slots of each chain, and the slots that move.
 
 use std::cmp::Reverse;
 
@@ -6,8 +6,8 @@ use super::{Fleet, Members};
 use millpond_types::Pcg;
 use millpond_types::limits::SLOTS;
 
-/// Bytes that each chain may hold: what its tightest disk has for one of its chains. Disks
-/// that are being emptied do not count.
+/// Bytes that each chain may hold: the share of its tightest disk for one chain. Disks that are
+/// being emptied do not count.
 #[must_use]
 pub fn chain_weights(fleet: &Fleet, chains: &[Members]) -> Vec<u64> {
     let mut counts = vec![0u64; fleet.disks.len()];
@@ -21,7 +21,7 @@ pub fn chain_weights(fleet: &Fleet, chains: &[Members]) -> Vec<u64> {
         .collect()
 }
 
-/// How many of the 65,536 slots each chain gets, by weight. `now` keeps what rounding leaves open.
+/// Number of the 65,536 slots for each chain, by weight. `now` breaks rounding ties.
 #[must_use]
 pub fn slot_shares(weights: &[u64], now: &[u32]) -> Vec<u32> {
     let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
@@ -59,8 +59,8 @@ pub fn slots_are_off(shares: &[u32], now: &[u32]) -> bool {
     shares.iter().zip(now).any(|(want, have)| want.abs_diff(*have) > (*want / 8).max(1))
 }
 
-/// The slots that change chain so that every chain has its share: `now[slot]` is a place in
-/// `shares`, or `u32::MAX` for none. As few as there can be.
+/// The slots that change chain so that every chain has its share: `now[slot]` is an index in
+/// `shares`, or `u32::MAX` for none. The result is minimal.
 #[must_use]
 pub fn slot_moves(now: &[u32], shares: &[u32], seed: u64) -> Vec<(u16, u32)> {
     let mut counts = vec![0u32; shares.len()];
@@ -73,7 +73,7 @@ pub fn slot_moves(now: &[u32], shares: &[u32], seed: u64) -> Vec<(u16, u32)> {
             std::iter::repeat_n(chain, want.saturating_sub(*have) as usize)
         })
         .collect();
-    // By lot, so that neighbouring slots do not all go to one chain.
+    // Shuffled, so that neighboring slots do not all go to one chain.
     let mut pcg = Pcg::new(seed, 2);
     for last in (1..takers.len()).rev() {
         let other = usize::try_from(pcg.below(last as u64 + 1)).unwrap_or(last);
@@ -100,7 +100,7 @@ pub struct ChainChoice {
 }
 
 impl ChainChoice {
-    /// From the free bytes of each chain: of its fullest disk.
+    /// From the free bytes of each chain: those of its fullest disk.
     #[must_use]
     pub fn new(free_bytes: &[u64]) -> Self {
         let sums = free_bytes
@@ -113,13 +113,13 @@ impl ChainChoice {
         Self { sums }
     }
 
-    /// The place of a chain with space, or none when all are full.
+    /// The index of a chain with space, or `None` when all are full.
     pub fn pick(&self, pcg: &mut Pcg) -> Option<usize> {
         let total = *self.sums.last()?;
         if total == 0 {
             return None;
         }
-        // Scaled to 64 bits: a petabyte and a chain without space still come out right.
+        // Scaled to 64 bits, which is exact enough for a petabyte and for a chain without space.
         let shift = 128 - total.leading_zeros().min(64) - 64;
         let bound = u64::try_from(total >> shift).unwrap_or(u64::MAX).max(1);
         let at = u128::from(pcg.below(bound)) << shift;

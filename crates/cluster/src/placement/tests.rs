@@ -1,4 +1,4 @@
-//! Balance, domains, and how much moves.
+//! Balance, domains, and the number of moves.
 
 use millpond_types::limits::SLOTS;
 use proptest::prelude::{ProptestConfig, Strategy, prop, prop_assert, prop_assert_eq, proptest};
@@ -183,7 +183,7 @@ proptest! {
     }
 
     /// Any change of disks ends with every disk within one chain of its share (domains permitting),
-    /// at a cost near the least, and a second run moves nothing.
+    /// at a cost near the minimum, and a second run moves nothing.
     #[test]
     fn any_change_is_levelled_with_few_moves(
         fleet in any_fleet(),

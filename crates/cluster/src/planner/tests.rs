@@ -25,7 +25,7 @@ fn id(n: u32) -> Uuid128 {
     Uuid128(bytes)
 }
 
-/// A cluster whose nodes do at once what they are asked to, as far as they can.
+/// A cluster whose nodes execute requests at once, as far as they can.
 #[derive(Clone)]
 struct Model {
     replicas: u8,
@@ -136,8 +136,8 @@ impl Model {
         }
     }
 
-    /// One round: the planner's steps, then one change of every chain that has one to make.
-    /// False when nothing happened.
+    /// One round: the planner's steps, then one change of every chain that has one to make. False
+    /// when nothing happened.
     fn round(&mut self) -> bool {
         let steps = self.steps();
         let mut busy = !steps.is_empty();
@@ -182,7 +182,7 @@ impl Model {
         true
     }
 
-    /// What may never happen, whatever the order of things.
+    /// Checks the invariants that hold in every order of events.
     fn check(&self, before: &ChainRecord, after: &ChainRecord) {
         let holds = |record: &ChainRecord| {
             record.chain.targets.iter().any(|member| {
@@ -481,8 +481,8 @@ fn perform(model: &mut Model, act: &Act) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever happens in whatever order, no step breaks a chain (checked in `check`); and once
-    /// everything answers again, every chain is whole, and every disk has its share.
+    /// In any order of events, no step breaks a chain (checked in `check`); and once all disks
+    /// answer again, every chain is whole, and every disk has its share.
     #[test]
     fn any_history_converges(acts in prop::collection::vec(act(), 1..24)) {
         let mut model = Model::new(4, 2, 2);

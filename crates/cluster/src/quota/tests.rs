@@ -93,7 +93,7 @@ proptest! {
         let quota = used / 15 * 16 + 32 + more;
         for evicts in [true, false] {
             for (part, limit) in parts.iter().zip(shares(quota, evicts, &parts)) {
-                // A byte is lost by rounding.
+                // Rounding loses a byte.
                 prop_assert!(limit + 1 >= part.used, "{} of {:?}", limit, part);
             }
         }
@@ -108,7 +108,7 @@ proptest! {
     }
 }
 
-/// A node as the book sees it: what it holds, the limit it goes by, an answer under way.
+/// A node as the book sees it: its usage, the limit it uses, an answer in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     used: u64,
@@ -116,15 +116,15 @@ struct Head {
     answer: Option<u64>,
 }
 
-/// What happens to one of the nodes.
+/// An event of one of the nodes.
 #[derive(Clone, Copy, Debug)]
 enum Happens {
     Beat,
-    /// The answer under way arrives.
+    /// The answer in flight arrives.
     Arrives,
-    /// It fills so many thousandths of what it may.
+    /// It fills this many thousandths of its free room.
     Fills(u64),
-    /// It gives up so many thousandths of what it holds.
+    /// It gives up this many thousandths of its usage.
     GivesUp(u64),
 }
 
@@ -149,7 +149,8 @@ fn report(head: Head, quota: u64) -> QuotaReport {
 }
 
 proptest! {
-    /// Whatever is lost or late, a namespace that does not evict never holds more than its quota.
+    /// Whichever messages are lost or late, a namespace that does not evict never holds more than
+    /// its quota.
     #[test]
     fn no_byte_is_granted_twice(
         steps in prop::collection::vec(happens(), 1..300), twice in 0..1000_u64,
@@ -164,7 +165,7 @@ proptest! {
             match what {
                 Happens::Beat => {
                     let mut said = report(*head, quota);
-                    // What is under way may be counted twice.
+                    // Updates in flight may be counted twice.
                     said.used_bytes += twice;
                     let limits = book.hear(node(n), RoutingVersion(5), &[said]);
                     head.answer = limits.first().map(|limit| limit.limit_bytes);
@@ -178,7 +179,7 @@ proptest! {
             let may: u64 = heads.iter().map(|head| head.used.max(head.limit)).sum();
             prop_assert!(may <= quota, "{} in {:?}", may, heads);
         }
-        // With nothing lost everybody comes to what is due.
+        // Without losses every node gets its due limit.
         for _ in 0..100 {
             for (n, head) in (0..).zip(&mut heads) {
                 let limits = book.hear(node(n), RoutingVersion(5), &[report(*head, quota)]);

@@ -81,7 +81,7 @@ fn what_is_through_is_told_from_the_ids_that_are() {
     assert!(moving.is_done() && moving.through() == 1000);
 }
 
-/// A chain's chunks behind the state machine; things fail as the numbers of `luck` say.
+/// A chain's chunks behind the state machine; operations fail as the numbers of `luck` determine.
 struct Shell {
     old: BTreeSet<ChunkId>,
     new: BTreeSet<ChunkId>,

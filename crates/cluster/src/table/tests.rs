@@ -64,7 +64,7 @@ fn count(chain: &Chain, state: TargetState) -> usize {
     chain.targets.iter().filter(|member| member.state == state).count()
 }
 
-/// What every chain of a running cluster holds: the states that steps lead to.
+/// Invariants of every chain of a running cluster: the states that steps lead to.
 fn is_sound(chain: &Chain) -> bool {
     let order: Vec<u8> = chain
         .targets
@@ -88,7 +88,7 @@ fn heard(report: Report) -> LocalState {
     }
 }
 
-/// The moves that the table has, written out apart from the code under test.
+/// The transitions of the table, written out independently of the code under test.
 fn is_in_table(from: TargetState, to: TargetState, local: LocalState) -> bool {
     match (from, local) {
         (Serving, LocalState::Offline) => matches!(to, LastServing | Offline),
@@ -183,8 +183,8 @@ fn the_order_is_kept_among_equals() {
     });
 }
 
-/// With the same reports a chain comes to rest in one step: what was said of an older version no
-/// longer promotes.
+/// With the same reports a chain comes to rest in one step: a report of an older version no longer
+/// promotes.
 #[test]
 fn a_fixpoint_is_reached_in_one_step() {
     for_all(|before, reports| {
@@ -199,8 +199,8 @@ fn a_fixpoint_is_reached_in_one_step() {
     });
 }
 
-/// From every sound chain, targets that stay up and say so end up serving all together, if anybody
-/// ever held data.
+/// From every sound chain, targets that stay up and report it end up serving all together, if any
+/// of them ever held data.
 #[test]
 fn progress_ends_with_all_serving() {
     for len in 1..=4 {

@@ -1,4 +1,4 @@
-//! Anything in any order: the promises are checked after every event in `World`.
+//! Any event in any order: `World` checks the promises after every event.
 
 use millpond_cluster::manager::Manager;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert, prop_oneof, proptest};
@@ -68,7 +68,7 @@ fn perform(world: &mut World, act: &Act) {
     }
 }
 
-/// `PROPTEST_CASES` asks for more.
+/// `PROPTEST_CASES` raises the number of cases.
 fn config() -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { cases: cases.unwrap_or(40), ..ProptestConfig::default() }
@@ -77,7 +77,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// No history lets a node answer reads of a chain that has gone on without it, loses the last
+    /// No history lets a node answer reads of a chain that has continued without it, loses the last
     /// replica of a chain, or skips a version; and once all is healed every chain is whole.
     #[test]
     fn no_history_breaks_a_promise(acts in prop::collection::vec(act(), 1..30)) {
@@ -97,7 +97,7 @@ proptest! {
                 world.restart(n);
             }
         }
-        // Whoever still thinks it is primary finds out, and a lease may have to run out.
+        // A manager that still believes to be primary finds out, and a lease may have to run out.
         world.run(8_000);
         world.until(60_000, |world| world.is_whole(256, 2));
         world.run(3_000);

@@ -50,7 +50,8 @@ fn a_node_that_died_with_the_primary_is_dropped_when_its_lease_is_over() {
     assert!(took < Duration::from_millis(2_400), "{took:?}");
 }
 
-/// A history that `chaos` found: the primary before took a node's targets while that was away.
+/// A history that `chaos` found: the previous primary took a node's targets while the node was
+/// away.
 #[test]
 fn a_new_primary_grants_no_lease_for_what_the_old_one_took() {
     let mut world = World::formed(2, 3, 2);
@@ -60,7 +61,7 @@ fn a_new_primary_grants_no_lease_for_what_the_old_one_took() {
     freeze_primary(&mut world);
     world.until(10_000, |world| world.primary().is_some());
     world.node(3).cut_off = false;
-    // `check_reads` panics when the node reads what it lost.
+    // `check_reads` panics when the node reads targets that it lost.
     world.until(10_000, |world| world.is_whole(256, 2));
 }
 
@@ -107,7 +108,7 @@ fn a_lost_answer_of_the_store_is_found_out() {
     world.until(10_000, |world| world.is_whole(256, 2));
 }
 
-/// Has the primary give its lease back; its seat.
+/// Makes the primary give its lease back; returns its seat.
 fn resign(world: &mut World) -> usize {
     let old = world.primary().unwrap();
     let (now, mut effects) = (world.now.plus(Duration::from_secs(1_000 * old as u64)), Vec::new());
@@ -138,8 +139,8 @@ fn a_primary_that_resigns_is_followed_at_once() {
     assert!(world.is_whole(256, 2));
 }
 
-/// A history that `make sim SEED=0x1e92` found: a heartbeat of long ago was the first that a new primary heard of a node, which
-/// served by the lease of the primary before.
+/// A history that `make sim SEED=0x1e92` found: an old heartbeat was the first that a new primary
+/// received from a node, which served by the lease of the previous primary.
 #[test]
 fn a_heartbeat_of_long_ago_takes_nothing_from_a_node_that_serves() {
     let mut world = World::formed(2, 3, 2);
@@ -150,7 +151,7 @@ fn a_heartbeat_of_long_ago_takes_nothing_from_a_node_that_serves() {
     node.bad_disks.insert(disk);
     let late = node.heartbeat(now);
     node.bad_disks.clear();
-    // The routing goes on meanwhile.
+    // The routing advances in the meantime.
     world.kill(1);
     world.until(3_000, |world| world.serving_on(1) == 0);
     world.restart(1);
@@ -161,11 +162,11 @@ fn a_heartbeat_of_long_ago_takes_nothing_from_a_node_that_serves() {
     let now = world.now;
     assert!(world.node(3).lease_until > now, "it may serve");
     let (before, new) = (world.stored_chains().clone(), world.primary().unwrap());
-    // `check_reads` panics when the node reads what it lost.
+    // `check_reads` panics when the node reads targets that it lost.
     world.arrives(new, 3, late);
     world.run(100);
     assert_eq!(*world.stored_chains(), before);
-    // What it says now counts, and counts at once.
+    // Its new reports count, and count at once.
     let node = world.node(3);
     node.cut_off = false;
     node.bad_disks.insert(disk);
@@ -197,7 +198,7 @@ fn a_damaged_record_keeps_a_manager_from_deciding() {
     world.until(15_000, |world| world.primary().is_some() && world.is_whole(256, 2));
 }
 
-/// No other process can have the store of this manager: the primary before it is dead.
+/// No other process can have the store of this manager: the previous primary is dead.
 #[test]
 fn who_has_the_store_alone_waits_for_no_lease() {
     for (is_alone, waits) in [(true, false), (false, true)] {
@@ -211,7 +212,7 @@ fn who_has_the_store_alone_waits_for_no_lease() {
     }
 }
 
-/// A busy machine may not run a process for as long as it likes.
+/// A busy machine may delay a process for any time.
 #[test]
 fn who_has_the_store_alone_goes_on_however_late_it_is() {
     for (is_alone, goes_on) in [(true, true), (false, false)] {
@@ -224,7 +225,7 @@ fn who_has_the_store_alone_goes_on_however_late_it_is() {
         world.seats[0].frozen = false;
         world.run(20);
         assert_eq!(world.primary().is_some(), goes_on, "alone: {is_alone}");
-        // Without a word of the store, too.
+        // Also without an answer of the store.
         world.until(20_000, |world| world.primary().is_some());
         world.seats[0].cut_off = true;
         world.run(10_000);

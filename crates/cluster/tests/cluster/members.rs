@@ -127,7 +127,7 @@ fn a_restart_is_let_in_at_once_and_syncs_anew() {
 #[test]
 fn a_restart_that_nobody_noticed_still_syncs() {
     let mut world = World::formed(1, 3, 2);
-    // Back within the lease: memory is lost all the same.
+    // Back within the lease: its memory is lost all the same.
     world.restart(2);
     world.node(2).slow = true;
     world.until(3_000, |world| world.nodes[&2].registered);

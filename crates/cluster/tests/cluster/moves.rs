@@ -56,7 +56,8 @@ fn a_disk_that_stays_away_is_made_anew_elsewhere() {
     world.until(120_000, |world| replicas_on(world, 4) >= 127 && at_rest(world));
 }
 
-/// A history that `make sim SEED=0xeca7` found: the process is the same, so it has no reason of its own to register.
+/// A history that `make sim SEED=0xeca7` found: the process is the same, so it has no reason of its
+/// own to register.
 #[test]
 fn a_node_that_was_cut_off_for_long_takes_data_again() {
     for fails_over in [false, true] {

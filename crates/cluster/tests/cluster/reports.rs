@@ -1,4 +1,4 @@
-//! What operators are told.
+//! Reports for operators.
 
 use millpond_cluster::manager::{AdminAnswer, AdminCommand, ChainPage};
 use millpond_types::SlotId;
@@ -91,7 +91,7 @@ fn it_is_told_how_far_slots_are_and_when_they_will_be_there() {
     world.run(1_000);
     assert_eq!(slots(&mut world), [(7, None), (8, None)], "no node has said anything");
     assert_eq!(world.status().slots.seconds_left, None);
-    // 10 thousandths and 1 MiB in a second; what was copied before the move is no pace.
+    // 10 thousandths and 1 MiB in a second; bytes copied before the move do not count for the pace.
     for second in 1..=20 {
         let moving = SlotProgress {
             slot: SlotId(7),

@@ -1,4 +1,4 @@
-//! Managers, nodes and a store that do what they are asked, unless a test breaks them.
+//! Managers, nodes and a store that execute all requests, unless a test breaks them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -33,18 +33,19 @@ pub(crate) fn disk_id(n: u32) -> DiskId {
     DiskId(uuid(n * 100))
 }
 
-/// How the store treats the next transactions.
+/// Behavior of the store for the next transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreMode {
     Works,
-    /// Does nothing and does not answer in time.
+    /// Executes nothing and does not answer in time.
     Fails,
-    /// Does it, and the answer is lost.
+    /// Executes the transaction, and the answer is lost.
     LosesAnswers,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "ways to break a node, each by itself")]
-/// A server process. It believes what it was told: its routing copy and its lease are its own.
+/// A server process. It acts on the messages it received: its routing copy and its lease are its
+/// own.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
@@ -56,8 +57,8 @@ pub(crate) struct Node {
     pub(crate) cut_off: bool,
     pub(crate) stopping: bool,
     pub(crate) bad_disks: BTreeSet<DiskId>,
-    /// Disks that were reported to fail, with the first heartbeat that said otherwise: a node keeps
-    /// its word until a lease is granted on the new one.
+    /// Disks that were reported to fail, with the number of the first heartbeat that reports them
+    /// healthy: a node keeps its report until a lease is granted on the new one.
     given_up: BTreeMap<DiskId, u64>,
     pub(crate) registered: bool,
     pub(crate) refused: Option<Refusal>,
@@ -67,7 +68,7 @@ pub(crate) struct Node {
     pub(crate) retired: BTreeSet<TargetId>,
     /// Syncs are not finished while this is set.
     pub(crate) slow: bool,
-    /// What it says of slots; while it says something, none is done.
+    /// Its reports of slots; while there are any, no slot is done.
     pub(crate) moved: Option<SlotsMoved>,
     number: u64,
     sent: BTreeMap<u64, Tick>,
@@ -92,7 +93,7 @@ impl Node {
         self.routing.chains.values().filter_map(mine).collect()
     }
 
-    /// The next heartbeat does not wait for its time.
+    /// Makes the next heartbeat due now.
     pub(crate) fn say_now(&mut self) {
         self.next = Tick(0);
     }
@@ -182,7 +183,7 @@ impl Node {
 
 pub(crate) struct Seat {
     pub(crate) manager: Manager,
-    /// It is stopped: nothing reaches it, and its clock goes on.
+    /// It is stopped: nothing reaches it, and its clock runs on.
     pub(crate) frozen: bool,
     /// The store does not answer it.
     pub(crate) cut_off: bool,
@@ -213,7 +214,7 @@ pub(crate) fn options(seat: u32, form: Option<Form>) -> ManagerOptions {
 }
 
 impl World {
-    /// So many managers, and nodes of one disk each.
+    /// A number of managers, and nodes of one disk each.
     pub(crate) fn new(managers: u32, nodes: u32, replicas: u8) -> Self {
         let form = Some(Form { replicas, domains: nodes });
         let seat =
@@ -283,7 +284,7 @@ impl World {
         self.node(n).alive = false;
     }
 
-    /// A new process in the place of one that died.
+    /// Starts a new process in place of one that died.
     pub(crate) fn restart(&mut self, n: u32) {
         let incarnation = self.incarnation();
         let now = self.now;
@@ -297,7 +298,7 @@ impl World {
         node.retired.clear();
     }
 
-    /// The seat of the primary that everybody else would find, if there is one.
+    /// The seat of the primary that all others would find, if there is one.
     pub(crate) fn primary(&self) -> Option<usize> {
         let leads = |seat: &Seat| !seat.frozen && seat.manager.role() == Role::Primary;
         self.seats.iter().position(leads)
@@ -327,7 +328,7 @@ impl World {
         self.queue.push_back((seat, Event::Suspect { node: node_id(n) }));
     }
 
-    /// The chains as the store has them.
+    /// The chains in the store.
     pub(crate) fn stored_chains(&self) -> &BTreeMap<ChainId, Chain> {
         &self.chains
     }
@@ -347,7 +348,7 @@ impl World {
         self.chains.values().filter(serves).count()
     }
 
-    /// Runs until `done`, and says how long that took.
+    /// Runs until `done`, and returns the time that it took.
     pub(crate) fn until(&mut self, ms_max: u64, done: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
         while !done(self) {
@@ -378,7 +379,7 @@ impl World {
         self.check_reads();
     }
 
-    /// Monotonic clocks of machines have nothing in common but their pace.
+    /// The monotonic clock of a seat; those of different machines share only their rate.
     fn clock(&self, seat: usize) -> Tick {
         self.now.plus(Duration::from_secs(1_000 * seat as u64))
     }
@@ -402,7 +403,7 @@ impl World {
         }
     }
 
-    /// A heartbeat that was on its way for long arrives at a manager.
+    /// Delivers a heartbeat to a manager after a long delay.
     pub(crate) fn arrives(&mut self, seat: usize, n: u32, heartbeat: Heartbeat) {
         self.queue.push_back((seat, Event::Heartbeat { from: session(n), heartbeat }));
         self.deliver();
@@ -533,8 +534,8 @@ impl World {
         self.chains.insert(chain.id, chain);
     }
 
-    /// The promise behind linearizable reads: whoever would answer one is a serving member of the
-    /// chain as the store has it. A member that was dropped could miss the writes since.
+    /// The promise behind linearizable reads: every node that would answer one is a serving member
+    /// of the chain in the store. A member that was dropped could miss the writes since.
     fn check_reads(&self) {
         for node in self.nodes.values() {
             for (chain, target) in node.serves(self.now) {
@@ -613,7 +614,7 @@ impl World {
         let changed = node.routing.apply(update);
         let (cluster, version) = (node.routing.cluster, node.routing.version);
         if changed.is_ok() {
-            // What the node has to say changed with it.
+            // The node's report changed with it.
             node.next = Tick(0);
             self.queue.push_back((seat, Event::Received { from: to, version }));
         } else {
