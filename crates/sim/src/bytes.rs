@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millpond_chain::Payload;
 use millpond_types::Crc32c;
 
-/// Bytes that may be damaged on the way and then have another checksum than their sender took.
+/// Bytes that may be damaged in transit, and then have another checksum than the sender's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes {
     bytes: Arc<[u8]>,

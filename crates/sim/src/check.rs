@@ -1,49 +1,50 @@
-//! Is a history of one chunk linearizable?
+//! Linearizability check of the history of one chunk.
 //!
 //! The search of Wing & Gong (JPDC 1993) with the memory of Lowe ("Testing for linearizability",
-//! 2017) that Porcupine uses: operations are lifted from a list of calls and returns one by one, and
-//! a pair (operations lifted, state) is never looked at twice. An update whose outcome is unknown
-//! may take effect at any time after its call, or never: its return is placed after all others.
+//! 2017) that Porcupine uses: operations are lifted from a list of calls and returns one by one,
+//! and a pair (operations lifted, state) is never examined twice. An update whose outcome is
+//! unknown may take effect at any time after its call, or never: its return is placed after all
+//! others.
 
 use std::collections::{BTreeMap, HashSet};
 
 use millpond_types::Crc32c;
 
-/// What a client did to a chunk.
+/// A client's operation on a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Store these bytes unless there are some.
+    /// Store these bytes unless the chunk exists.
     Put(Vec<u8>),
     /// Store these bytes.
     Replace(Vec<u8>),
     /// Write these bytes from an offset on.
     Write(u32, Vec<u8>),
-    /// Write these bytes behind the others.
+    /// Append these bytes.
     Append(Vec<u8>),
     /// Cut or fill up with zeros to a length.
     Truncate(u32),
     /// Delete the chunk.
     Remove,
-    /// The same by the head itself, to make room: it is not tried again.
+    /// Delete the chunk by a decision of the head itself, to make room: it is not tried again.
     Evict,
-    /// Write a chunk without bytes unless it exists: no update that names it is done afterwards.
+    /// Write an empty chunk unless it exists: no update that names it is done afterwards.
     Seal,
-    /// Read from an offset on, so many bytes at most.
+    /// Read from an offset on, at most this many bytes.
     Read(u32, u32),
 }
 
-/// What the client heard.
+/// The answer that the client received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Nothing, or nothing certain.
     Unknown,
     /// Done; length and checksum of the chunk afterwards, `None` when it was deleted.
     Done(Option<(u32, Crc32c)>),
-    /// Nothing was done: there is such a chunk.
+    /// Nothing was done: the chunk exists.
     Exists,
-    /// Nothing was done: there is no such chunk.
+    /// Nothing was done: the chunk does not exist.
     NotFound,
-    /// It was not done now; a copy of it may have been before the seal that it names.
+    /// It was not done now; a copy of it may have been done before the seal that it names.
     Sealed,
     /// To `Put`: it exists now, by this put or by another.
     There,
@@ -56,24 +57,24 @@ pub enum Heard {
 /// One operation of a history.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// Who did it.
+    /// The client.
     pub client: usize,
-    /// When it was called, in any unit.
+    /// Time of the call, in any unit.
     pub call: u64,
-    /// When the answer came; `None` when the outcome is unknown.
+    /// Time of the answer; `None` when the outcome is unknown.
     pub ret: Option<u64>,
-    /// What was done.
+    /// The operation.
     pub action: Action,
-    /// What was answered.
+    /// The answer.
     pub heard: Heard,
 }
 
-/// The answer of the search.
+/// Result of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is an order that explains everything.
+    /// Some order explains all answers.
     Linearizable,
-    /// There is none.
+    /// No order does.
     Violation,
     /// The search was given up.
     TooHard,
@@ -100,7 +101,7 @@ impl States {
         number
     }
 
-    /// The state after `operation`, if what was heard of it fits.
+    /// The state after `operation`, if its answer fits.
     fn apply(&mut self, state: u32, operation: &Operation) -> Option<u32> {
         let old = self.values[state as usize].as_deref();
         if let Action::Read(offset, len) = operation.action {
@@ -137,7 +138,7 @@ fn fits_read(old: Option<&[u8]>, offset: u32, len: u32, heard: &Heard) -> bool {
     }
 }
 
-/// What an update makes of a chunk; `None` when it changes nothing.
+/// Content of a chunk after an update; `None` when the update changes nothing.
 #[expect(clippy::option_option, reason = "nothing changes, or the chunk is gone, or it has bytes")]
 fn after(old: Option<&[u8]>, action: &Action) -> Option<Option<Vec<u8>>> {
     match (action, old) {
@@ -177,7 +178,7 @@ impl List {
         let mut order: Vec<usize> = (0..2 * operations.len()).collect();
         order.sort_by_key(|node| {
             let operation = &operations[node / 2];
-            // At one instant calls come first: such operations overlap.
+            // At the same instant calls come first: such operations overlap.
             let time =
                 if node % 2 == 0 { operation.call } else { operation.ret.unwrap_or(u64::MAX) };
             (time, node % 2)
@@ -224,11 +225,10 @@ impl List {
     }
 }
 
-/// Looks for an order of the operations that explains all that was heard, from a chunk that does not
-/// exist.
+/// Looks for an order of the operations that explains all answers, beginning with an absent chunk.
 #[must_use]
 pub fn check(operations: &[Operation]) -> Verdict {
-    // A read that heard nothing explains nothing.
+    // A read without an answer explains nothing.
     let silent =
         |o: &&Operation| matches!((&o.action, &o.heard), (Action::Read(..), Heard::Unknown));
     let operations: Vec<Operation> = operations.iter().filter(|o| !silent(o)).cloned().collect();
@@ -264,7 +264,7 @@ pub fn check(operations: &[Operation]) -> Verdict {
             node = list.next[node];
             continue;
         }
-        // A return whose call is not lifted yet: the last choice was wrong.
+        // The call of this return is not lifted yet: the last choice was wrong.
         let Some((i, before)) = stack.pop() else { return Verdict::Violation };
         state = before;
         lifted[i / 64] &= !(1 << (i % 64));

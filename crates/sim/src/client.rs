@@ -18,7 +18,7 @@ use crate::world::{Phase, World};
 /// Attempts of one operation share the upper bits of their numbers.
 const ATTEMPTS: u64 = 1 << 16;
 
-/// Something to do: where, what, and by which target if only that one shall answer.
+/// A task: chain, chunk, action, and the target if only that one may answer.
 pub(crate) type Task = (ChainId, ChunkId, Action, Option<TargetId>);
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ struct Current {
     attempt: u64,
     give_up: Time,
     issued: Option<ChainVersion>,
-    /// Who was asked last and has not answered.
+    /// The node that was asked last and has not answered.
     waits_for: Option<NodeId>,
 }
 
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Nothing is under way and nothing is left to do.
+    /// Whether nothing is in flight and the script is empty.
     pub(crate) fn finished(&self) -> bool {
         self.current.is_none() && self.script.is_empty()
     }
@@ -143,7 +143,7 @@ impl World {
         Some(self.spare_lost((chain, chunk, action, None)))
     }
 
-    /// Bytes that nobody else writes.
+    /// Bytes that no other client writes.
     fn value(&mut self, client: usize) -> Vec<u8> {
         let sequence = self.clients[client].sequence + 1;
         let mut bytes = vec![u8::try_from(client).expect("few clients") + b'A'];
@@ -175,7 +175,7 @@ impl World {
         self.attempt(client);
     }
 
-    /// Sends the operation, as far as the routing known here tells where to.
+    /// Sends the operation to the target that the client's routing names, if any.
     fn attempt(&mut self, client: usize) {
         let pause = self.rng.between(ms(250), ms(700));
         self.wake_in(client, pause);
@@ -198,7 +198,7 @@ impl World {
         let to = if update.is_some() {
             serving.first().copied()
         } else {
-            // Some clients read where they please: a replica must know when not to answer.
+            // Some clients read from any member: a replica must know when not to answer.
             let anywhere = only.is_none() && self.rng.permille(self.plan.anywhere);
             let all = &known.targets;
             match only {
@@ -234,20 +234,20 @@ impl World {
         self.trace.note(self.now, || format!("client {client} -> {} {message:?}", to.0));
         let Some(node) = node_at(member.node) else { return };
         if evicts {
-            // No network is between a head and its own removals.
+            // A head's own removals cross no network.
             self.node_receives(node, Address::Client(client), message);
         } else {
             self.send(Address::Client(client), Address::Node(node), message);
         }
     }
 
-    /// No answer came from this node: some other one is told.
+    /// Reports a node that did not answer to some other node.
     fn suspect(&mut self, client: usize, node: NodeId) {
         let teller = self.rng.index(self.nodes.len());
         self.send(Address::Client(client), Address::Node(teller), Message::Suspect(node));
     }
 
-    /// Any node has routing; the newest is told as it comes.
+    /// Asks any node for routing; the newest is sent as it comes.
     fn client_asks(&mut self, client: usize) {
         let have = self.clients[client].version;
         for _ in 0..2 {
@@ -313,7 +313,7 @@ impl World {
             Refusal::Superseded | Refusal::Invalid => {
                 return self.violate(|| format!("client {client} was refused: {refusal:?}"));
             }
-            // Whoever asks again hears the same.
+            // A retry gets the same answer.
             Refusal::Corrupt if self.phase == Phase::Last && self.asks_for_lost(client) => {
                 return self.finish(client, Heard::Unknown);
             }
@@ -345,10 +345,10 @@ impl World {
         self.stats.unknown += u64::from(!known);
         self.trace.add(self.now ^ u64::from(known));
         if self.phase == Phase::Last && !known && !self.in_vain(&current.task) {
-            // Progress is promised now: the task comes again until the phase's time is over.
+            // Progress is guaranteed now: the task is repeated until the phase's time is over.
             self.clients[client].script.push_front(current.task);
         }
-        // What is done after the faults only has to meet what they left.
+        // Operations after the faults only have to meet the state that those left.
         let calm = if self.orders_given { ms(60) } else { 0 };
         let pause = self.rng.between(200, self.plan.think.max(calm));
         self.wake_in(client, pause);

@@ -1,4 +1,4 @@
-//! The monotonic clock of one process: an own start, an own rate, small jumps forward.
+//! The monotonic clock of one process: its own start, its own rate, small jumps forward.
 
 use millpond_types::Tick;
 
@@ -9,11 +9,11 @@ use crate::rng::Rng;
 pub(crate) struct Clock {
     base: u64,
     since: Time,
-    /// Parts per million by which it runs fast or slow.
+    /// Deviation of its rate in parts per million.
     drift: i64,
 }
 
-/// Largest drift in parts per million: leases promise to bear 10 % between two clocks.
+/// Largest drift in parts per million: leases tolerate 10 % between two clocks.
 const DRIFT_MAX: u64 = 40_000;
 
 impl Clock {
@@ -35,7 +35,7 @@ impl Clock {
         u64::try_from(local - local * self.drift / 1_000_000).expect("drift is below one")
     }
 
-    /// Another rate from now on, and perhaps a jump of up to 15 ms.
+    /// Sets another rate from now on, and perhaps jumps by up to 15 ms.
     pub(crate) fn disturb(&mut self, rng: &mut Rng, now: Time) {
         self.base = self.read(now).0 + if rng.permille(300) { rng.below(15_000) } else { 0 };
         self.since = now;

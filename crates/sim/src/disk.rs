@@ -1,8 +1,8 @@
-//! A model of the engine over a disk that loses what was not synced.
+//! A model of the engine over a disk that loses unsynced changes.
 //!
-//! Changes are applied to what operations see at once or when they end, and appended to a log. A
-//! sync makes a prefix of the log durable; a crash keeps what is durable and a prefix of the rest
-//! (the engine's log ends at its first torn record). Damaged bytes are never returned: the engine
+//! Changes become visible to operations at once or when they end, and are appended to a log. A sync
+//! makes a prefix of the log durable; a crash keeps the durable part and a prefix of the rest (the
+//! engine's log ends at its first torn record). Damaged bytes are never returned: the engine
 //! compares checksums on every read.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,12 +22,12 @@ pub(crate) struct Stored {
     pub(crate) meta: Meta,
     pub(crate) bytes: Option<Bytes>,
     pub(crate) rotten: bool,
-    /// The disk knows that it has no bytes of it; `rotten` then.
+    /// Whether the disk knows that it has no bytes of it; it is `rotten` then.
     pub(crate) lost: bool,
 }
 
 impl Stored {
-    /// A copy that others may be given.
+    /// Whether it is a copy for other replicas.
     pub(crate) fn is_good(&self) -> bool {
         !self.rotten && self.meta.data().is_some()
     }
@@ -103,20 +103,21 @@ pub(crate) struct Disk {
     now: Image,
     durable: Image,
     log: VecDeque<Change>,
-    /// Changes that were taken from the front of `log` since the last crash.
+    /// Number of changes taken from the front of `log` since the last crash.
     synced: u64,
-    /// Bytes that fit; `None` for plenty.
+    /// Bytes that fit; `None` for unlimited.
     pub(crate) capacity: Option<usize>,
     pub(crate) failing: bool,
     pub(crate) slow: bool,
 }
 
-/// A store operation whose answer is on its way.
+/// A store operation without its answer yet.
 #[derive(Clone, Debug)]
 pub(crate) enum Begun {
-    /// Everything is still to be done.
+    /// The operation is not executed yet.
     Later(StoreOp<Bytes>),
-    /// The change is made; the answer waits for a sync of the log up to here, if durable.
+    /// The change is made; if it must be durable, the answer waits for a sync of the log up to
+    /// here.
     Applied(Result<StoreAnswer<Bytes>, StoreError>, Option<u64>),
 }
 
@@ -133,7 +134,7 @@ impl Disk {
         }
     }
 
-    /// As another target of the same chain finds it, who never acted on any version.
+    /// The disk as another target of the same chain finds it, which never acted on any version.
     pub(crate) fn inherited(mut self) -> Self {
         self.change(Change::Save(ChainVersion(0)));
         self.sync(self.synced + self.log.len() as u64);
@@ -155,7 +156,7 @@ impl Disk {
         self.now.chunks.values().map(|e| bytes(&e.committed) + bytes(&e.staged)).sum()
     }
 
-    /// Room for updates beyond those under way.
+    /// Whether there is room for more updates than are in flight.
     pub(crate) fn room(&self) -> bool {
         self.capacity.is_none_or(|capacity| self.used() + 64 <= capacity)
     }
@@ -166,7 +167,8 @@ impl Disk {
         let changes = puts || matches!(op, StoreOp::Stage(_));
         if changes && rng.permille(500) {
             let (answer, mut sync) = self.perform(op);
-            // What is put in place is shown once it is as durable as asked, and answered later.
+            // A version put in place becomes visible once it has the requested durability, and is
+            // answered later.
             if let Some(position) = sync.take_if(|_| puts) {
                 self.sync(position);
             }
@@ -175,7 +177,7 @@ impl Disk {
         Begun::Later(op)
     }
 
-    /// Ends it: its answer is durable if it asked for that.
+    /// Ends an operation; its change is durable if requested.
     pub(crate) fn end(&mut self, begun: Begun) -> Result<StoreAnswer<Bytes>, StoreError> {
         if self.failing {
             return Err(StoreError::Io);
@@ -365,7 +367,7 @@ impl Disk {
         page(metas, max)
     }
 
-    /// The process or the power is gone: a prefix of what was not synced survives.
+    /// Crashes the process or the power: a prefix of the unsynced changes survives.
     pub(crate) fn crash(&mut self, rng: &mut Rng) {
         let keep = if rng.permille(500) { 0 } else { rng.below(self.log.len() as u64 + 1) };
         self.sync(self.synced + keep);
@@ -390,7 +392,7 @@ impl Disk {
     }
 }
 
-/// What a write makes of `old`; `None` is a tombstone.
+/// Result of a write over `old`; `None` is a tombstone.
 fn written(old: &[u8], write: &Write<Bytes>) -> Option<Bytes> {
     match write {
         Write::Whole(bytes) => Some(bytes.clone()),

@@ -1,9 +1,10 @@
-//! Chunks of files that are cloned: what a head and a mount do with seals and copies.
+//! Chunks of cloned files: the use of seals and copies by heads and mounts.
 //!
-//! On every chain files follow one another: file `n` is written until somebody seals it; then there is
-//! file `n + 1`, which mostly reads through it. A write to a chunk that only a base has copies it first, as a
-//! `Put` of what the base has there. Nobody is told of a seal: writers of a sealed file learn from the
-//! chain, however late they come. Every update of a chunk names the file's seal.
+//! On every chain files follow one another. File `n` is written until a client seals it; then there
+//! is file `n + 1`, which mostly reads through it. A write to a chunk that only a base has copies
+//! it first, as a `Put` of the base's bytes. No client is notified of a seal: writers of a sealed
+//! file learn of it from the chain, however late they come. Every update of a chunk names the
+//! file's seal.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +20,15 @@ use crate::rng::Rng;
 use crate::run::describe;
 use crate::world::World;
 
-/// Seeds of this remainder have files; the others are what they were before there were any.
+/// Divisor and remainder of the seeds with files; other seeds run as before files were added.
 const SEEDS: (u64, u64) = (9, 6);
 /// Files of a chain, one after the other.
 const FILES_MAX: usize = 20;
-/// So many of them, one after the other, read through those before; then one begins with nothing.
+/// Number of consecutive files that read through earlier ones; the next one starts empty.
 const FAMILY: usize = 5;
 /// Chunks of a file.
 const CHUNKS: u128 = 3;
-/// The last chunk there is.
+/// Number of the last chunk of a file: its seal.
 const SEAL: u128 = 0xffff_ffff;
 
 /// Whether this seed has files.
@@ -39,18 +40,18 @@ const fn chunk(file: usize, index: u128) -> ChunkId {
     ChunkId((file as u128 + 1) << 64 | index)
 }
 
-/// Whether a file has nothing behind it.
+/// Whether a file has no base.
 const fn is_root(file: usize) -> bool {
     file.is_multiple_of(FAMILY)
 }
 
-/// The seal that updates of a chunk name; none of chunks that are not of files, and of seals.
+/// The seal that updates of a chunk name; `None` for chunks outside of files, and for seals.
 pub(crate) const fn seal_of(of: ChunkId) -> Option<ChunkId> {
     let is = of.0 >> 64 != 0 && of.0 & SEAL != SEAL;
     if is { Some(ChunkId(of.0 | SEAL)) } else { None }
 }
 
-/// What sealing is for the state machine.
+/// The operation that seals a file.
 pub(crate) fn seal() -> Op<Bytes> {
     Op::Seal(Bytes::new(&[]))
 }
@@ -58,7 +59,7 @@ pub(crate) fn seal() -> Op<Bytes> {
 /// A write that copies its chunk first.
 #[derive(Clone, Debug)]
 pub(crate) struct Copying {
-    /// The file whose chunk is read now; none once the copy is being written.
+    /// The file whose chunk is being read; `None` once the copy is being written.
     from: Option<usize>,
     then: Task,
 }
@@ -66,7 +67,7 @@ pub(crate) struct Copying {
 /// The files of all chains.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// When the seal of each file was known to be there; the last file has none.
+    /// Time when the seal of each file was known to exist; the last file has none.
     sealed: BTreeMap<ChainId, Vec<Time>>,
 }
 
@@ -77,10 +78,10 @@ impl Files {
 }
 
 impl World {
-    /// Something to do with a file of a chain.
+    /// A random task on a file of a chain.
     pub(crate) fn file_task(&mut self, client: usize, chain: ChainId, bytes: Vec<u8>) -> Task {
         let last = self.files.last(chain);
-        // Most work on the newest one; some have slept.
+        // Most work is on the newest file; some clients lag behind.
         let back = if self.rng.permille(250) { self.rng.index(last + 1) } else { 0 };
         let file = last - back;
         let at = chunk(file, self.rng.index(CHUNKS as usize) as u128);
@@ -109,7 +110,7 @@ impl World {
         read
     }
 
-    /// A task ended: what follows of a write that copies first.
+    /// Continues a write that copies first, after one of its tasks ended.
     pub(crate) fn file_task_ended(&mut self, client: usize, task: &Task, heard: &Heard) {
         let (chain, at, action, _) = task;
         if *action == Action::Seal && matches!(heard, Heard::Done(_) | Heard::Exists) {
@@ -144,10 +145,12 @@ impl World {
         files.flat_map(|file| (0..CHUNKS).map(move |index| chunk(file, index))).collect()
     }
 
-    /// Whether sealed files stayed as they were, and files that read through them began with that.
+    /// Checks that sealed files stayed unchanged, and that files over them began with their
+    /// content.
     pub(crate) fn judge_files(&self) -> Option<(Time, String)> {
         let chains = self.files.sealed.iter();
-        // From memory nothing is promised that was lost with it, seals of files included.
+        // A chain that lost its memory guarantees nothing that was only there, seals of files
+        // included.
         let chains = chains.filter(|(chain, _)| !self.forgot.contains_key(chain));
         for (chain, sealed) in chains {
             for index in 0..CHUNKS {
@@ -173,7 +176,7 @@ impl World {
                         Ok(found) => found,
                         Err((at, why)) => return Some((at, format!("{}: {why}", name()))),
                     };
-                    // Nobody read it: what it ends as is not known.
+                    // Without a read its final content is unknown.
                     base = match found {
                         Some(None) if !is_root(file) => base,
                         found => found,
@@ -185,8 +188,8 @@ impl World {
     }
 }
 
-/// What reads found of a chunk after its file was sealed, `None` if nobody read all of it: always the
-/// same, and no update that came later was done.
+/// Content of a chunk in reads after its file was sealed, `None` if no read returned all of it. It
+/// must be always the same, and no later update may be done.
 #[expect(clippy::option_option, reason = "nobody knows, or there is none, or it has bytes")]
 fn since_sealed(
     history: &[Operation],
@@ -214,8 +217,8 @@ fn since_sealed(
     Ok(found)
 }
 
-/// The history of a chunk as who reads through it sees it: it begins as its base, copies do nothing, and
-/// where nothing is the base is read.
+/// The history of a chunk as a reader through it sees it: it begins as its base, copies have no
+/// effect, and an absent chunk reads as the base.
 fn through(history: &[Operation], base: Option<&[u8]>) -> Vec<Operation> {
     let Some(base) = base else { return history.to_vec() };
     let first = Operation {

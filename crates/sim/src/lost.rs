@@ -1,8 +1,10 @@
-//! Chunks that lose their last good copy: a resync goes on without them, and nobody reads anything instead.
+//! Chunks that lose their last good copy: a resync continues without them, and no read returns
+//! other bytes in their place.
 //!
-//! In some seeds damage also strikes where nobody has another good copy. Whatever is read from then on is judged as
-//! ever: a refusal says nothing, and "not found", zeros or other bytes fit no history. What is looked at here is
-//! that a chunk is called lost only when nobody who serves has it, and refused at the end only then.
+//! In some seeds damage also strikes chunks without another good copy. Later reads are checked as
+//! always: a refusal proves nothing, and "not found", zeros or other bytes fit no history. This
+//! module checks that a chunk is called lost only when no serving target has it, and refused at the
+//! end only then.
 
 use millpond_chain::Meta;
 use millpond_types::ChunkId;
@@ -15,7 +17,8 @@ use crate::message::{Item, ms};
 use crate::node::Host;
 use crate::world::{Phase, World};
 
-/// Seeds of this remainder lose chunks; the others are what they were before any did.
+/// Divisor and remainder of the seeds that lose chunks; other seeds run as before losses were
+/// added.
 const SEEDS: (u64, u64) = (8, 3);
 
 /// Whether chunks of this seed may be lost.
@@ -28,12 +31,14 @@ fn committed(host: &Host, chunk: ChunkId) -> Option<&Stored> {
 }
 
 impl World {
-    /// Damages all good copies of a chunk that serving targets have; false when nothing was struck.
+    /// Damages all good copies of a chunk that serving targets have; false when no chain was
+    /// chosen.
     pub(crate) fn strike_last_copies(&mut self) -> bool {
         if !wanted(self.seed) || !self.rng.permille(700) {
             return false;
         }
-        // Mostly a chain that one serves is struck: the others have what they had before.
+        // Mostly a chain with one serving target: its other targets keep the versions that they had
+        // before.
         let several = self.rng.permille(200);
         let chains = self.store.chains.values().map(|record| &record.chain);
         let chains = chains.filter(|chain| several || chain.serving().count() == 1);
@@ -54,7 +59,8 @@ impl World {
         true
     }
 
-    /// A target is told to go on without the bytes of a chunk: nobody who serves may have them.
+    /// Checks that no serving target has the bytes of a chunk when a target must continue without
+    /// them.
     pub(crate) fn judge_loss(&mut self, target: TargetId, chunk: ChunkId, meta: Meta) {
         self.stats.lost += 1;
         let Some(host) = self.hosts.get(&target) else { return };
@@ -69,8 +75,9 @@ impl World {
         }
     }
 
-    /// The newest committed version of a chunk on the targets that take part in writes, or on all members while none
-    /// does. A target that was away, or is being brought up to date, may hold another version, which helps no reader.
+    /// The newest committed version of a chunk on the targets that take part in writes, or on all
+    /// members while none does. A target that was away, or is being brought up to date, may hold
+    /// another version, which helps no reader.
     fn newest(&self, chain: &Chain, chunk: ChunkId) -> Option<ChunkVersion> {
         let of = |target: TargetId| {
             let copy = committed(self.hosts.get(&target)?, chunk)?;
@@ -80,7 +87,7 @@ impl World {
         writing.or_else(|| chain.targets.iter().filter_map(|member| of(member.target)).max())
     }
 
-    /// The newest version is damaged, and no member of the chain has it whole.
+    /// Whether the newest version is damaged, and no member of the chain has it whole.
     pub(crate) fn is_lost(&self, chain: ChainId, chunk: ChunkId) -> bool {
         let Some(record) = self.store.chains.get(&chain) else { return false };
         let newest = self.newest(&record.chain, chunk);
@@ -91,8 +98,8 @@ impl World {
         !copies.is_empty() && copies.iter().all(|copy| copy.rotten)
     }
 
-    /// Nobody writes whole a chunk that is lost while chains come back: a write would mend it, and with it whatever
-    /// waits for its bytes.
+    /// Replaces a task that would write a whole lost chunk while chains come back: the write would
+    /// repair it, and any update that waits for its bytes.
     pub(crate) fn spare_lost(&self, task: Task) -> Task {
         let (chain, chunk, action, only) = task;
         let whole =
@@ -103,7 +110,7 @@ impl World {
         (chain, chunk, action, only)
     }
 
-    /// A target that takes part in writes holds the newest version undamaged.
+    /// Whether a target that takes part in writes holds the newest version undamaged.
     fn is_held(&self, chain: &Chain, chunk: ChunkId) -> bool {
         let newest = self.newest(chain, chunk);
         let hosts = chain.writing().filter_map(|member| self.hosts.get(&member.target));
@@ -111,7 +118,7 @@ impl World {
         copies.any(|copy| !copy.rotten && Some(copy.meta.version) == newest)
     }
 
-    /// The task can come to nothing: it needs the bytes of a chunk that nobody has.
+    /// Whether the task cannot succeed: it needs the bytes of a chunk that no replica has.
     pub(crate) fn in_vain(&self, (chain, chunk, action, _): &Task) -> bool {
         let needs = matches!(
             action,
@@ -120,8 +127,9 @@ impl World {
         needs && self.is_lost(*chain, *chunk)
     }
 
-    /// An update that needs the bytes of a lost chunk is under way on several that serve: its head had them when
-    /// it began, or did not know, and what others have seen is not taken back. Of such a chain nothing is promised.
+    /// Whether an update that needs the bytes of a lost chunk is in flight on a chain with several
+    /// serving targets. Its head had the bytes when it began, or did not know of the loss, and a
+    /// version that others have seen is not taken back. Nothing is guaranteed for such a chain.
     pub(crate) fn waits_for_lost(&self) -> bool {
         let several = |record: &&ChainRecord| record.chain.serving().count() > 1;
         self.store.chains.values().filter(several).any(|record| {

@@ -11,25 +11,25 @@ use millpond_sim::{Mutation, Outcome, Stats, run, run_slots};
 /// Simulates whole clusters; every seed is one history of faults.
 #[derive(Parser)]
 struct Options {
-    /// Replay this seed alone, with the end of its trace; decimal or 0x….
+    /// Replay only this seed, with the end of its trace; decimal or 0x….
     #[arg(long, value_parser = number)]
     seed: Option<u64>,
-    /// How many seeds to run.
+    /// Number of seeds to run.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first of them.
+    /// The first seed.
     #[arg(long, default_value = "0", value_parser = number)]
     from: u64,
-    /// Threads; the number of cores when not given.
+    /// Threads; by default the number of cores.
     #[arg(long)]
     jobs: Option<usize>,
-    /// Make every replica make one deliberate mistake: a name, or `all` for a table.
+    /// Give every replica one deliberate bug: a name, or `all` for a table.
     #[arg(long)]
     mutation: Option<String>,
-    /// Run slots that move instead (`docs/placement.md`).
+    /// Simulate moving slots instead (`docs/placement.md`).
     #[arg(long)]
     slots: bool,
-    /// Go on after a failing seed.
+    /// Continue after a failing seed.
     #[arg(long)]
     keep_going: bool,
 }
@@ -83,7 +83,7 @@ fn slots(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints one seed's end.
+/// Prints the end of one seed.
 fn report(outcome: &Outcome, mutation: Option<&str>) -> ExitCode {
     for line in &outcome.trace {
         println!("{line}");
@@ -102,7 +102,7 @@ fn report(outcome: &Outcome, mutation: Option<&str>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the seeds; the failing one with the lowest number, if any.
+/// Runs the seeds; returns the failing one with the lowest number, if any.
 fn sweep(options: &Options, mutation: Option<Mutation>, progress: bool) -> Option<Outcome> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = options.jobs.unwrap_or(cores);
@@ -152,7 +152,7 @@ fn sweep(options: &Options, mutation: Option<Mutation>, progress: bool) -> Optio
     failed
 }
 
-/// How many seeds each deliberate mistake takes.
+/// Prints the number of seeds that each deliberate bug takes.
 fn table(options: &Options) -> ExitCode {
     let mut missed = 0;
     for mutation in Mutation::all() {

@@ -1,7 +1,7 @@
-//! Managers: the shell round the production state machine, as `node/src/manager/shell.rs` is.
+//! Managers: the shell around the production state machine, as `node/src/manager/shell.rs` is.
 //!
-//! What it may decide is checked in `store`; what it says before the store has it, and what it takes
-//! from nodes that may still serve, is checked here.
+//! `store` checks its decisions. This module checks that it announces nothing before the store has
+//! it, and that it takes nothing from nodes that may still serve.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,16 +18,16 @@ use crate::message::{Address, Item, Message, Time, ms};
 use crate::store::Change;
 use crate::world::{Phase, World};
 
-/// The shell gives every request to the store this long.
+/// Deadline of the shell for every request to the store.
 const REQUEST_MAX: Time = ms(1500);
-/// How long an address has to answer a probe.
+/// Deadline of an address for the answer to a probe.
 const PROBE_MAX: Time = ms(500);
-/// How long a clean stop waits for the store to take the lease back.
+/// Longest wait of a clean stop for the release of the lease in the store.
 const RESIGN_MAX: Time = ms(1600);
-/// Callers that wait for routing give up after this long.
+/// Time after which a caller that waits for routing gives up.
 const CALLER_MAX: Time = ms(3000);
 
-/// What a caller waits for.
+/// The answer that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Registered,
@@ -57,9 +57,9 @@ pub(crate) struct Seat {
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) clock: Clock,
-    /// Stopped (SIGSTOP) until then: what arrives waits.
+    /// Stopped (SIGSTOP) until then: arriving messages wait.
     pub(crate) paused_until: Time,
-    /// Does not reach the store.
+    /// Whether it cannot reach the store.
     pub(crate) cut: bool,
     callers: BTreeMap<Session, Caller>,
     last_session: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Seat {
     leaving: bool,
 }
 
-/// Who a manager is in its records.
+/// Id of a manager in its records.
 pub(crate) fn manager_id(number: usize) -> NodeId {
     NodeId(Uuid128([0xa0 + u8::try_from(number).expect("few managers"); 16]))
 }
@@ -118,7 +118,7 @@ impl Seat {
         }
     }
 
-    /// The process starts again and knows nothing.
+    /// Starts the process again, without memory.
     pub(crate) fn restart(&mut self, clock: Clock) {
         self.manager = Manager::new(self.options.clone());
         (self.up, self.leaving, self.paused_until) = (true, false, 0);
@@ -135,7 +135,7 @@ impl Seat {
 }
 
 impl World {
-    /// What comes now, if the process runs; otherwise it is put off or lost.
+    /// Runs an item now if the process runs; otherwise delays or drops it.
     fn manager_runs<T>(
         &mut self,
         (manager, life): (usize, u64),
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Until the state machine's next wish, and not for no time at all.
+    /// Sleeps until the state machine's next timer, but not for zero time.
     fn manager_sleeps(&mut self, manager: usize) {
         let seat = &mut self.managers[manager];
         seat.turn += 1;
@@ -226,7 +226,7 @@ impl World {
                     self.violate(|| format!("manager {manager} tells of what is not committed"));
                 }
                 self.push(manager, to, update);
-                // One update per request: the caller asks again with the version it has then.
+                // One update per request: the caller asks again with its new version.
                 events.push_back(Event::Closed { from: to });
             }
             Effect::Probe { node, incarnation, .. } => {
@@ -258,7 +258,7 @@ impl World {
         to: Session,
         update: millpond_types::cluster::RoutingUpdate,
     ) {
-        // News that is late just now is what leaves one replica behind.
+        // A dropped update at this moment leaves one replica behind.
         if self.phase == Phase::Chaos && self.rng.permille(self.plan.hunt / 3) {
             self.managers[manager].callers.remove(&to);
             return;
@@ -363,8 +363,8 @@ impl World {
         self.manager_step(manager, Event::Probed { node, incarnation, outcome });
     }
 
-    /// A request on its way to the store. Some are late, some answers are lost; after a while the
-    /// manager is told that nothing is known.
+    /// Sends a request to the store. Some are late, and some answers are lost; after a while the
+    /// manager gets a failure with an unknown outcome.
     fn ask_store(&mut self, manager: usize, id: u64, request: StoreRequest) {
         let seat = &mut self.managers[manager];
         seat.asked.insert(id);
@@ -378,7 +378,7 @@ impl World {
             if self.rng.permille(700) {
                 return;
             }
-            // It sits in some buffer on the way.
+            // It is delayed in some buffer on the way.
             self.rng.below(ms(9000))
         } else if rare {
             self.rng.below(ms(4000))
@@ -420,7 +420,7 @@ impl World {
         }
     }
 
-    /// The process stops cleanly.
+    /// Stops the process cleanly.
     pub(crate) fn manager_leaves(&mut self, manager: usize) {
         let seat = &mut self.managers[manager];
         if seat.up && !seat.leaving && self.now >= seat.paused_until {
@@ -454,7 +454,7 @@ impl World {
         self.manager_sleeps(manager);
     }
 
-    /// A lease is granted by the one who holds the manager's lease.
+    /// Checks that only the holder of the manager's lease grants a lease.
     fn check_grant(&mut self, manager: usize, answer: &HeartbeatAnswer) {
         let HeartbeatAnswer::Granted(grant) = answer else { return };
         if grant.lease_ms > 0 && self.store.term.manager != manager_id(manager) {
@@ -464,7 +464,7 @@ impl World {
         }
     }
 
-    /// A chain changed, durably.
+    /// Notes a durable change of a chain.
     fn decided(&mut self, manager: usize, change: &Change) {
         let chain = &change.after.chain;
         self.stats.versions += 1;
@@ -481,8 +481,8 @@ impl World {
         self.hunt(&chain);
     }
 
-    /// Nobody is taken out who may still answer reads, and nobody is promoted who never said that
-    /// it is up to date with this version of the chain.
+    /// Checks that no target is removed that may still answer reads, and that none is promoted that
+    /// never reported to be up to date with this version of the chain.
     fn check_change(&mut self, change: &Change) {
         let Some(before) = &change.before else { return };
         let serving = TargetState::Serving;

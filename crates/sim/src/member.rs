@@ -1,5 +1,5 @@
-//! What keeps a node in its cluster, as `node/src/member` does: registration, heartbeats, leases,
-//! routing asked for and passed on.
+//! The membership of a node in its cluster, as in `node/src/member`: registration, heartbeats,
+//! leases, and requests for routing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::message::{Address, Item, Message, Time, ms};
 use crate::node::Host;
 use crate::world::World;
 
-/// Between two heartbeats, by the node's clock.
+/// Time between two heartbeats, by the node's clock.
 const BEAT: u64 = 500_000;
-/// Heartbeats that something changed leave at least so far apart.
+/// Shortest time between heartbeats caused by changes.
 const BEAT_PAUSE: Time = ms(10);
-/// A heartbeat that was not answered for so long is lost.
+/// Time after which an unanswered heartbeat counts as lost.
 const BEAT_MAX: u64 = 900_000;
 /// Longest wait for a registration. In production it is 4 s over a connection that loses nothing.
 const REGISTER_MAX: u64 = 1_500_000;
-/// A manager that failed is not followed again for this long when a standby still names it.
+/// Time for which a failed manager is not followed again when a standby still names it.
 const SHUN: Time = ms(1500);
 /// Pause after every manager was tried.
 const ROUND_PAUSE: Time = ms(50);
-/// A question for news that was not answered for so long is asked again: the connections of
-/// production lose nothing, or break.
+/// Time after which an unanswered request for routing is repeated: the connections of production
+/// lose nothing, or break.
 const POLL_MAX: u64 = 600_000;
-/// How long a clean stop waits for others to take over.
+/// Longest wait of a clean stop for others to take over.
 const LEAVE_MAX: Time = ms(2000);
-/// Clients that wait for news at one node.
+/// Most clients that wait for routing at one node.
 const WAITERS_MAX: usize = 16;
 
-/// Who a node is, for ever.
+/// The permanent id of a node.
 pub(crate) fn node_id(number: usize) -> NodeId {
     NodeId(Uuid128([u8::try_from(number + 1).expect("few nodes"); 16]))
 }
 
-/// The node of an identity.
+/// The node with an id.
 pub(crate) fn node_at(id: NodeId) -> Option<usize> {
     usize::from(id.0.0[0]).checked_sub(1)
 }
@@ -53,7 +53,7 @@ pub(crate) fn node_at(id: NodeId) -> Option<usize> {
 pub(crate) struct NodeDisk {
     pub(crate) id: DiskId,
     pub(crate) capacity_bytes: u64,
-    /// It fails until the server is started again.
+    /// Whether it fails until the server is started again.
     pub(crate) dead: bool,
 }
 
@@ -66,7 +66,7 @@ impl NodeDisk {
     }
 }
 
-/// The question to a manager that is not answered yet.
+/// The unanswered request to a manager.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Register,
@@ -78,7 +78,7 @@ enum Asked {
 pub(crate) struct Member {
     incarnation: Incarnation,
     pub(crate) registered: bool,
-    /// The manager in use, and the next to be tried.
+    /// The manager in use, and the next one to try.
     seat: usize,
     next: usize,
     shunned: BTreeMap<usize, Time>,
@@ -107,7 +107,8 @@ impl Member {
             next: node + 1,
             shunned: BTreeMap::new(),
             asked: None,
-            // An answer to the process before is not one to this: connections end with their process.
+            // Answers to the previous process must not match this one's calls: connections end with
+            // their process.
             calls: life << 32,
             poll: life << 32,
             turn: 0,
@@ -134,7 +135,7 @@ impl Member {
 }
 
 impl World {
-    /// The node's next word to its manager is due, or the answer to its last is overdue.
+    /// Sends the node's next message to its manager, or handles an overdue answer.
     pub(crate) fn beat(&mut self, node: usize, life: u64, turn: u64) {
         let n = &self.nodes[node];
         let void = n.life != life || n.member.turn != turn;
@@ -223,7 +224,7 @@ impl World {
         }
         let n = &self.nodes[node];
         let member = &n.member;
-        // A disk is called failed once its targets have stopped, not before.
+        // A disk is reported as failed once its targets have stopped, not before.
         let failed =
             |disk: &NodeDisk| disk.dead && !alive.get(&disk.id).is_some_and(|alive| *alive);
         let moving = member.routing.moving.iter();
@@ -255,7 +256,7 @@ impl World {
         }
     }
 
-    /// Something changed: the next heartbeat does not wait for its time.
+    /// Makes the next heartbeat due now, after a change.
     pub(crate) fn hurry(&mut self, node: usize) {
         let member = &mut self.nodes[node].member;
         member.hurry = true;
@@ -265,7 +266,7 @@ impl World {
         }
     }
 
-    /// Waits for the next heartbeat's time.
+    /// Waits for the time of the next heartbeat.
     fn rest(&mut self, node: usize) {
         if self.nodes[node].member.hurry {
             return self.hurry(node);
@@ -275,7 +276,8 @@ impl World {
         self.wake_member(node, at - self.now);
     }
 
-    /// The manager in use did not answer, or is not primary and names others: to the next one.
+    /// Switches to the next manager: the one in use did not answer, or is not primary and names
+    /// others.
     fn turn_to(&mut self, node: usize, failed: bool, named: &[String]) {
         let (now, count) = (self.now, self.managers.len());
         let member = &mut self.nodes[node].member;
@@ -318,7 +320,7 @@ impl World {
         }
     }
 
-    /// The process must stop; whoever looks after it starts it again.
+    /// Stops the refused process; its supervisor starts it again.
     fn refused_by_manager(&mut self, node: usize, why: &Refusal) {
         self.trace.note(self.now, || format!("node {node} is refused: {why}"));
         self.crash(node, false);
@@ -363,7 +365,7 @@ impl World {
         self.pass_lease_on(node);
     }
 
-    /// Hands the replicas their lease once they have had the routing that it was granted for.
+    /// Passes the lease to the replicas once they have the routing that it was granted for.
     fn pass_lease_on(&mut self, node: usize) {
         let member = &mut self.nodes[node].member;
         let version = member.routing.version;
@@ -371,7 +373,7 @@ impl World {
         else {
             return;
         };
-        // To a process that stops it comes too late: it has said that nothing serves here.
+        // Too late for a process that stops: it has reported that nothing serves here.
         if grant.lease_ms == 0 || member.stopping {
             return;
         }
@@ -388,16 +390,16 @@ impl World {
         }
     }
 
-    /// A reader at this replica may get an answer on the manager's word.
+    /// Whether a read at this replica may be answered under the manager's lease.
     pub(crate) fn may_read_by_manager(&self, host: &Host) -> bool {
         let n = &self.nodes[host.node];
         n.up && host.open && host.replica.leased_by_manager(n.clock.read(self.now))
     }
 
-    /// Asks the manager in use for routing newer than the copy here.
+    /// Asks the manager in use for routing newer than the local copy.
     pub(crate) fn ask_news(&mut self, node: usize) {
         let n = &mut self.nodes[node];
-        // Before it knows its cluster nobody's routing is its own.
+        // Before it knows its cluster, no routing can be its own.
         if n.cluster == Uuid128::NIL {
             return;
         }
@@ -425,7 +427,7 @@ impl World {
     pub(crate) fn pushed(&mut self, node: usize, call: u64, update: RoutingUpdate) {
         let cluster = self.nodes[node].cluster;
         let member = &mut self.nodes[node].member;
-        // An answer to a question that was asked again counts as well: it may be late, and no more.
+        // An answer to an earlier attempt counts as well: it may only be late.
         let newest = member.poll == call;
         let ours = !matches!(&update, RoutingUpdate::Full(routing) if routing.cluster != cluster);
         let changed = ours && matches!(member.routing.apply(update), Ok(true));
@@ -436,7 +438,7 @@ impl World {
             self.apply_routing(node);
             self.pass_lease_on(node);
             self.tell_waiters(node);
-            // The manager waits to hear that this node goes by it.
+            // The manager waits for the report that this node uses it.
             self.hurry(node);
             if self.nodes[node].member.stopping {
                 self.leave_when_free(node);
@@ -447,7 +449,8 @@ impl World {
         }
     }
 
-    /// A client wants news: at once if there is any, else with the next.
+    /// Answers a client's request for newer routing: at once if there is any, otherwise with the
+    /// next update.
     pub(crate) fn news_asked(&mut self, node: usize, from: Address, have: RoutingVersion) {
         let member = &mut self.nodes[node].member;
         member.waiters.retain(|(client, _)| *client != from);
@@ -468,7 +471,7 @@ impl World {
         }
     }
 
-    /// A clean stop begins: nothing serves from here on.
+    /// Begins a clean stop: nothing serves from here on.
     pub(crate) fn leaves(&mut self, node: usize) {
         if !self.nodes[node].up || self.nodes[node].member.stopping {
             return;
@@ -483,7 +486,7 @@ impl World {
         self.after(LEAVE_MAX, Item::Leave { node, life });
     }
 
-    /// Ends the process that stops once nobody is sent here any more.
+    /// Ends a stopping process once the routing sends no client here any more.
     fn leave_when_free(&mut self, node: usize) {
         let me = node_id(node);
         let busy = |state| matches!(state, TargetState::Serving | TargetState::Syncing);

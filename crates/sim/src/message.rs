@@ -1,4 +1,4 @@
-//! What travels over the modelled network, and when things happen.
+//! Messages of the modeled network, and timed events.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::bytes::Bytes;
 use crate::disk::Begun;
 use crate::nemesis::Undo;
 
-/// Microseconds since the run began. Nobody inside the cluster can see it.
+/// Microseconds since the run began, invisible inside the cluster.
 pub(crate) type Time = u64;
 
 /// Milliseconds as [`Time`].
@@ -22,7 +22,7 @@ pub(crate) const fn ms(n: u64) -> Time {
     n * 1000
 }
 
-/// Who sends or receives.
+/// A sender or receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Node(usize),
@@ -30,7 +30,7 @@ pub(crate) enum Address {
     Client(usize),
 }
 
-/// A message. Questions carry the number of the call, and so do their answers.
+/// A message. Requests carry the number of the call, and so do their answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
     Peer {
@@ -52,7 +52,7 @@ pub(crate) enum Message {
         attempt: u64,
         reply: Reply<Bytes>,
     },
-    /// A node to its manager.
+    /// From a node to its manager.
     Register {
         call: u64,
         register: Box<Register>,
@@ -78,18 +78,18 @@ pub(crate) enum Message {
         call: u64,
         update: RoutingUpdate,
     },
-    /// Who listens there?
+    /// Asks for the process at this address.
     Hello {
         call: u64,
     },
-    /// This process, or nobody: the connection is refused.
+    /// This process, or `None` for a refused connection.
     Greeting {
         call: u64,
         found: Option<Incarnation>,
     },
     /// A client got no answer from this node.
     Suspect(NodeId),
-    /// An operator to a manager, who does not begin after the deadline.
+    /// From an operator to a manager, which does not begin after the deadline.
     Admin {
         call: u64,
         command: AdminCommand,
@@ -99,7 +99,7 @@ pub(crate) enum Message {
         call: u64,
         answer: Box<AdminAnswer>,
     },
-    /// A client to any node: anything newer?
+    /// From a client to any node: a request for newer routing.
     NewsAsk {
         have: RoutingVersion,
     },
@@ -109,7 +109,7 @@ pub(crate) enum Message {
     },
 }
 
-/// Something that happens at a time.
+/// A timed event.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Deliver(Address, Address, Message),
@@ -135,19 +135,19 @@ pub(crate) enum Item {
         target: TargetId,
         life: u64,
     },
-    /// A node's next word to its manager is due, or the answer to the last is.
+    /// The node's next message to its manager is due, or the last answer is.
     Beat {
         node: usize,
         life: u64,
         turn: u64,
     },
-    /// A node asks for routing again.
+    /// A node requests routing again.
     PollAgain {
         node: usize,
         life: u64,
         call: u64,
     },
-    /// A node that stops does not wait any longer.
+    /// A stopping node waits no longer.
     Leave {
         node: usize,
         life: u64,

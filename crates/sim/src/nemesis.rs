@@ -1,5 +1,5 @@
-//! What goes wrong, and when. Each seed draws its own mix of kinds ("swarm testing", Groce et al.,
-//! ISSTA 2012): runs without crashes find what runs full of crashes hide.
+//! Faults and their times. Each seed draws its own mix of kinds ("swarm testing", Groce et al.,
+//! ISSTA 2012): runs without crashes find bugs that runs full of crashes hide.
 
 use millpond_cluster::manager::AdminCommand;
 use millpond_types::ChunkId;
@@ -20,33 +20,33 @@ pub(crate) struct Plan {
     pub(crate) chains: usize,
     pub(crate) replicas: usize,
     pub(crate) chunks: u64,
-    /// Updates are acknowledged from memory.
+    /// Whether updates are acknowledged from memory.
     pub(crate) memory: bool,
     /// Longest pause of a client between operations.
     pub(crate) think: Time,
-    /// How long faults happen.
+    /// Duration of the faults.
     pub(crate) chaos: Time,
     /// Mean time between faults.
     pace: Time,
     faults: Vec<Fault>,
-    /// How often, in a thousand, a change of a chain draws a fault on one of its members.
+    /// How many changes of a chain, in a thousand, draw a fault on one of its members.
     pub(crate) hunt: u64,
-    /// How many reads, in a thousand, go to any target, whatever its state.
+    /// How many reads, in a thousand, go to any target in any state.
     pub(crate) anywhere: u64,
-    /// How many transactions, in a thousand, are late, or unheard of.
+    /// How many transactions, in a thousand, are late or get no answer.
     pub(crate) store_late: u64,
-    /// Nodes that are there from the begin; the others join.
+    /// Nodes present from the beginning; the others join.
     pub(crate) founders: usize,
     /// Disks of a node.
     pub(crate) disks: usize,
-    /// Disks have different sizes.
+    /// Whether disks have different sizes.
     pub(crate) uneven: bool,
     /// `repair.after`.
     repair: &'static str,
     weather: Weather,
 }
 
-/// No order is on its way for longer.
+/// Longest delay of an order.
 const LATE: Time = ms(1100);
 
 /// Kinds of faults.
@@ -136,11 +136,11 @@ pub(crate) enum Undo {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Nemesis {
     storms: u32,
-    /// The node of the member that a hunt is after.
+    /// The node of the member that a hunt targets.
     prey: Option<usize>,
 }
 
-/// The kinds of faults of a run that looks closely at one part of the protocol.
+/// The kinds of faults of a run that focuses on one part of the protocol.
 fn focused(focus: u64, mut faults: Vec<Fault>) -> Vec<Fault> {
     use Fault::{CutManager, CutNode, ManagerPause, ManagerStore};
     let mut only = |kinds: &[Fault], more: &[Fault]| {
@@ -157,7 +157,7 @@ fn focused(focus: u64, mut faults: Vec<Fault>) -> Vec<Fault> {
         2 => {
             only(&[], &[Fault::SlowDisk, Fault::SlowDisk, Fault::PowerLoss, Fault::FailingDisk]);
         }
-        // Who is primary, and what it does to nodes.
+        // Changes of the primary, and their effects on nodes.
         3 => only(
             &[Fault::MoveTarget, Fault::LoseDisk, Fault::Pause, Fault::Stop],
             &[ManagerStore, ManagerStore, ManagerPause, CutManager, CutNode],
@@ -174,7 +174,7 @@ impl Plan {
         let calm = rng.permille(300);
         let enabled = rng.between(150, 700);
         let faults: Vec<Fault> = KINDS.into_iter().filter(|_| rng.permille(enabled)).collect();
-        // Half of the runs looks closely at one part of the protocol.
+        // Half of the runs focus on one part of the protocol.
         let focus = rng.below(7);
         let faults = focused(focus, faults);
         let focused = focus < 4;
@@ -219,14 +219,14 @@ impl Plan {
 }
 
 impl Plan {
-    /// Damage strikes, and targets leave and come back to where it did.
+    /// Adds damage, and targets that leave and come back near it.
     pub(crate) fn lose_chunks(&mut self) {
         let often = [Fault::Rot, Fault::Rot, Fault::Rot, Fault::QuickRestart, Fault::Crash];
         self.faults.extend(often);
     }
 }
 
-/// Of how many seeds one has another chain table, and which.
+/// Divisor and remainder of the seeds with another chain table.
 const TABLE_SEEDS: (u64, u64) = (4, 1);
 
 /// Whether a run has chains with different numbers of replicas.
@@ -235,7 +235,7 @@ const fn tables_wanted(seed: u64) -> bool {
 }
 
 impl World {
-    /// One fault, and the time of the next.
+    /// Strikes one fault, and schedules the next.
     pub(crate) fn strike(&mut self) {
         if self.phase != crate::world::Phase::Chaos {
             return;
@@ -248,7 +248,7 @@ impl World {
         self.strike_once();
     }
 
-    /// The chain changed: the moment when the protocol is easiest to hurt.
+    /// Strikes after a change of the chain, when the protocol is most vulnerable.
     pub(crate) fn hunt(&mut self, chain: &millpond_types::cluster::Chain) {
         if self.phase == crate::world::Phase::Chaos && self.rng.permille(self.plan.hunt) {
             let members: Vec<usize> =
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// A node to do harm to.
+    /// The node for the next fault.
     fn victim(&mut self) -> usize {
         self.nemesis.prey.unwrap_or_else(|| self.rng.index(self.nodes.len()))
     }
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    /// How long a fault lasts: mostly short, sometimes beyond every lease.
+    /// Duration of a fault: mostly short, sometimes beyond every lease.
     pub(crate) const fn length(&mut self, most: Time) -> Time {
         let most = if self.rng.permille(400) { most } else { most / 5 };
         self.rng.between(ms(20), most)
@@ -360,7 +360,7 @@ impl World {
         let mut cuts = Vec::new();
         match fault {
             Fault::CutManager => {
-                // The manager alone is out of reach: peer leases must carry the reads.
+                // Only the manager is unreachable: peer leases must carry the reads.
                 for manager in (0..self.managers.len()).map(Address::Manager) {
                     for node in (0..self.nodes.len()).map(Address::Node) {
                         cuts.extend([(node, manager), (manager, node)]);
@@ -369,7 +369,7 @@ impl World {
                 if self.rng.permille(700) {
                     cuts.retain(|(a, b)| *a == node || *b == node);
                 }
-                // Clients may stay without news as well.
+                // Clients may miss routing updates as well.
                 for client in (0..self.clients.len()).map(Address::Client) {
                     if self.rng.permille(400) {
                         let managers = (0..self.managers.len()).map(Address::Manager);
@@ -404,7 +404,7 @@ impl World {
         self.cut_all(cuts);
     }
 
-    /// Some nodes and clients are alone with each other: those clients hear of no change.
+    /// Isolates some nodes and clients together: those clients hear of no change.
     fn strike_island(&mut self) {
         let victim = Address::Node(self.victim());
         let (mut inside, mut outside) = (vec![victim], Vec::new());
@@ -431,7 +431,7 @@ impl World {
 
     fn strike_manager(&mut self, fault: Fault) {
         let manager = self.rng.index(self.managers.len());
-        // A lease of 5 s has to run out now and then.
+        // A lease of 5 s must run out in some runs.
         let length = if self.rng.permille(400) {
             self.rng.between(ms(4000), ms(11_000))
         } else {
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// All targets of a disk fail, until its server is started again.
+    /// Makes all targets of a disk fail, until its server is started again.
     fn strike_dead_disk(&mut self) {
         let node = self.victim();
         let which = self.rng.index(self.nodes[node].disks.len());
@@ -546,7 +546,7 @@ impl World {
         }
     }
 
-    /// What operators do, and undo some time later.
+    /// Gives operators' orders, and revokes them some time later.
     fn strike_membership(&mut self, fault: Fault) {
         let node = self.victim();
         let which = self.rng.index(self.nodes[node].disks.len());
@@ -597,7 +597,7 @@ impl World {
         }
     }
 
-    /// One more disk; the process says so when it next registers.
+    /// Adds a disk; the process reports it at its next registration.
     fn add_disk(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         let count = n.disks.len();
@@ -649,7 +649,7 @@ impl World {
         }
     }
 
-    /// All faults end. What was lost stays lost.
+    /// Ends all faults. Lost data stays lost.
     pub(crate) fn heal(&mut self) {
         self.trace.note(self.now, || "all faults end".to_owned());
         self.network.mend_all();
@@ -675,7 +675,7 @@ impl World {
         self.after(LATE, Item::Undo(Undo::Orders));
     }
 
-    /// Operators want all that is there to be used.
+    /// Orders all existing nodes and disks to be used.
     fn last_orders(&mut self) {
         self.orders_given = true;
         for node in 0..self.nodes.len() {
@@ -686,7 +686,7 @@ impl World {
         }
     }
 
-    /// What operators set at the begin.
+    /// Sets the initial settings of operators.
     pub(crate) fn first_orders(&mut self) {
         for (name, value) in [("repair.after", self.plan.repair), ("rebalance.slots_max", "4096")] {
             let (name, value) = (name.to_owned(), value.to_owned());
@@ -694,8 +694,8 @@ impl World {
         }
     }
 
-    /// In some runs an operator wants a table of chains with fewer replicas, or more, once those of the
-    /// cluster are there.
+    /// In some runs, orders a table of chains with fewer or more replicas, once the cluster's
+    /// chains exist.
     pub(crate) fn order_table(&mut self) {
         let replicas = self.plan.replicas;
         let others: Vec<usize> = (1..self.plan.nodes).filter(|it| *it != replicas).collect();

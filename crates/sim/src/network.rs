@@ -6,7 +6,7 @@ use crate::bytes::Bytes;
 use crate::message::{Address, Message, Time, ms};
 use crate::rng::Rng;
 
-/// Chances in a thousand, and delays.
+/// Probabilities in a thousand, and delays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     pub(crate) loss: u64,
@@ -26,7 +26,7 @@ impl Weather {
 pub(crate) struct Network {
     nodes: usize,
     managers: usize,
-    /// How many cuts forbid this direction.
+    /// Number of cuts that block each direction.
     cut: Vec<Vec<u32>>,
     pub(crate) weather: Weather,
 }
@@ -61,7 +61,7 @@ impl Network {
         }
     }
 
-    /// Delays of the copies that arrive, each with what arrives.
+    /// Delays of the copies that arrive, each with the arriving message.
     pub(crate) fn carry(
         &self,
         from: Address,

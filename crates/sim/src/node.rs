@@ -1,4 +1,4 @@
-//! Nodes: the shell round the state machines, over the model disk.
+//! Nodes: the shell around the state machines, over the model disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,12 @@ use crate::member::{Member, NodeDisk, node_at, node_id};
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::World;
 
-/// Tombstones are kept this long in a run; no message or retry is older.
+/// Time that tombstones are kept in a run; no message or retry is older.
 const TOMBSTONE_KEEP_MS: u64 = 10_000;
-/// The same for those of evictions: longer than messages between replicas live, shorter than retries.
+/// Time that tombstones of evictions are kept: longer than messages between replicas live, shorter
+/// than retries.
 const EVICTED_KEEP_MS: u64 = 3_000;
-/// Bytes of resync per tick: small, so that writes meet a resync under way.
+/// Bytes of resync per tick: few, so that writes meet a resync in progress.
 const RESYNC_BYTES: u64 = 60;
 
 /// A server: its disks, and the process on it.
@@ -28,9 +29,9 @@ pub(crate) struct Node {
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) clock: Clock,
-    /// Stopped (SIGSTOP) until then: what arrives waits.
+    /// Stopped (SIGSTOP) until then: arriving messages wait.
     pub(crate) paused_until: Time,
-    /// The machine is off: nobody says that no process listens.
+    /// Whether the machine is off: then connections are not even refused.
     pub(crate) dark: bool,
     pub(crate) disks: Vec<NodeDisk>,
     /// The cluster that its disks belong to.
@@ -46,7 +47,7 @@ impl Node {
     }
 }
 
-/// One target: a replica and what it has on its disk.
+/// One target: a replica and its data on disk.
 #[expect(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
 pub(crate) struct Host {
     pub(crate) chain: ChainId,
@@ -58,11 +59,12 @@ pub(crate) struct Host {
     pub(crate) disk: Disk,
     /// Counts restarts: answers for an earlier life are dropped.
     pub(crate) life: u64,
-    /// The routing of this process has named it. Until then it is only what a disk holds.
+    /// Whether the routing of this process has named it. Until then it is only data on a disk.
     pub(crate) open: bool,
-    /// The chain as the node's routing has it.
+    /// The chain in the node's routing.
     pub(crate) view: Chain,
-    /// The last version of the chain for which it said, while it synced, that it was up to date.
+    /// The last version of the chain for which it reported, while it synced, that it was up to
+    /// date.
     pub(crate) up_to_date: Option<ChainVersion>,
     requests: BTreeMap<u64, (Address, u64)>,
     numbered: u64,
@@ -91,7 +93,7 @@ fn replica(
 }
 
 impl World {
-    /// Gives one event to a replica and does what it wants done.
+    /// Passes one event to a replica and executes its effects.
     pub(crate) fn step(&mut self, target: TargetId, event: Event<Bytes>) {
         let Some(host) = self.hosts.get_mut(&target).filter(|host| host.open) else { return };
         let node = host.node;
@@ -143,7 +145,7 @@ impl World {
                 host.disk.commit(chunk, version);
                 let entry = host.disk.chunks().get(&chunk);
                 if entry.and_then(|entry| entry.committed.as_ref()).is_some_and(|it| it.lost) {
-                    // Somebody may come back with a good copy.
+                    // A target with a good copy may come back.
                     self.after(ms(700), Item::Scrub { target, chunk });
                 }
             }
@@ -159,7 +161,7 @@ impl World {
         }
     }
 
-    /// The process runs; otherwise what comes later is put off or lost.
+    /// Whether the process runs; otherwise the item is delayed or lost.
     pub(crate) fn running(&mut self, node: usize, item: impl FnOnce() -> Item) -> bool {
         let paused_until = self.nodes[node].paused_until;
         if self.nodes[node].up && self.now < paused_until {
@@ -189,7 +191,7 @@ impl World {
         }
     }
 
-    /// A replica that stopped by itself gets another chance after a while.
+    /// Reopens a replica that stopped by itself, after a while.
     fn reopen_stopped(&mut self, target: TargetId) {
         let Some(host) = self.hosts.get_mut(&target) else { return };
         if host.replica.stopped() && !host.reopening {
@@ -244,7 +246,7 @@ impl World {
         }
     }
 
-    /// Where no process listens the machine says so, unless it is off.
+    /// A machine without a process refuses the connection, unless it is off.
     fn greet(&mut self, node: usize, from: Address, call: u64) {
         let n = &self.nodes[node];
         let found = n.up.then(|| n.member.incarnation());
@@ -275,7 +277,7 @@ impl World {
         Some(RequestId(host.numbered))
     }
 
-    /// Makes this node's replicas what its routing says.
+    /// Updates this node's replicas to its routing.
     pub(crate) fn apply_routing(&mut self, node: usize) {
         let me = node_id(node);
         let routing = &self.nodes[node].member.routing;
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// A replica for a target that routing names, over what its disk holds: from an earlier
+    /// Opens a replica for a target that routing names, over the data on its disk: from an earlier
     /// process, or from an earlier target of the same chain that this node has not heard of since.
     fn open(&mut self, node: usize, (target, on): (TargetId, DiskId), chain: ChainId) {
         let now = self.tick_of(node);
@@ -348,7 +350,7 @@ impl World {
         }
     }
 
-    /// A newer description of the chain.
+    /// Passes on a newer description of the chain.
     fn describe(&mut self, target: TargetId, chain: &Chain) {
         let Some(host) = self.hosts.get_mut(&target) else { return };
         if chain.version > host.view.version {
@@ -357,7 +359,7 @@ impl World {
         }
     }
 
-    /// Whether the target is to leave its chain.
+    /// Sets whether the target must leave its chain.
     pub(crate) fn retire(&mut self, target: TargetId, wanted: bool) {
         let Some(host) = self.hosts.get_mut(&target) else { return };
         if std::mem::replace(&mut host.retiring, wanted) != wanted {
@@ -397,7 +399,7 @@ impl World {
         }
     }
 
-    /// The process ends; a machine that is dark does not even say so.
+    /// Ends the process; a machine that is dark does not even refuse connections.
     pub(crate) fn crash(&mut self, node: usize, dark: bool) {
         if !self.nodes[node].up {
             return;
@@ -418,8 +420,8 @@ impl World {
         }
     }
 
-    /// What any serving replica committed, and so may have shown, is on the disk of every other:
-    /// whichever comes back first may have to bring the chain back.
+    /// Checks that every version that a serving replica committed, and so may have shown, is on the
+    /// disk of every other: whichever comes back first may have to bring the chain back.
     fn check_survival(&mut self, target: TargetId) {
         let crashed = &self.hosts[&target];
         let Some(chain) = self.store.chains.get(&crashed.chain).map(|record| &record.chain) else {
@@ -439,8 +441,8 @@ impl World {
                 let Some(shown) = entry.committed.as_ref().filter(|s| s.bytes.is_some()) else {
                     continue;
                 };
-                // Of a disk that crashed at the same moment, what it takes up again counts: others may have removed the chunk
-                // and forgotten that already.
+                // For a disk that crashed at the same moment, the state after recovery counts:
+                // others may have removed the chunk and forgotten that already.
                 let newer = |s: &Stored| s.bytes.is_none() && s.meta.version > shown.meta.version;
                 if !other.open && entry.staged.as_ref().is_some_and(newer) {
                     continue;
@@ -485,7 +487,7 @@ impl World {
         self.after(ms(2), Item::Beat { node, life, turn: 0 });
     }
 
-    /// Another process, or another attempt, over the same disk.
+    /// Replaces the replica by a new process or attempt over the same disk.
     fn renew_replica(&mut self, target: TargetId) {
         let node = self.hosts[&target].node;
         let (now, mutation) = (self.tick_of(node), self.replica_mutation());
@@ -507,7 +509,7 @@ impl World {
         }
     }
 
-    /// A target whose store failed is opened again by its node.
+    /// Reopens a target whose store failed.
     pub(crate) fn restart_target(&mut self, target: TargetId, life: u64) {
         let Some(host) = self.hosts.get_mut(&target) else { return };
         let node = host.node;

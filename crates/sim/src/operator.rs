@@ -1,4 +1,4 @@
-//! Operators: one command after the other, sent to every manager until one has carried it out.
+//! Operators: one command after the other, sent to every manager until one has executed it.
 
 use std::collections::VecDeque;
 
@@ -7,44 +7,44 @@ use millpond_cluster::manager::{AdminAnswer, AdminCommand};
 use crate::message::{Address, Item, Message, Time, ms};
 use crate::world::World;
 
-/// A command is sent again after this long.
+/// Time after which a command is sent again.
 const AGAIN: Time = ms(200);
-/// Commands during the faults are given up after this long.
+/// Time after which a command during the faults is given up.
 const PATIENCE: Time = ms(3000);
-/// A manager that gets a command later than this does not begin with it.
+/// Age from which a manager does not begin a command.
 const DEADLINE: Time = ms(1000);
-/// Where operators sit.
+/// Address of the operators.
 const DESK: Address = Address::Client(0);
 
 #[derive(Clone, Debug)]
 struct Order {
     command: AdminCommand,
-    /// `None` for one that is not given up.
+    /// Time of giving up; `None` for a command that is not given up.
     until: Option<Time>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Operator {
     orders: VecDeque<Order>,
-    /// Number of the command under way.
+    /// Number of the command in flight.
     call: u64,
 }
 
 impl Operator {
-    /// Everything was carried out.
+    /// Whether all commands were executed.
     pub(crate) fn finished(&self) -> bool {
         self.orders.is_empty()
     }
 }
 
 impl World {
-    /// Some operator wants this; perhaps in vain.
+    /// Queues a command that may be given up.
     pub(crate) fn order(&mut self, command: AdminCommand) {
         let until = Some(self.now + PATIENCE);
         self.operator.orders.push_back(Order { command, until });
     }
 
-    /// An operator wants this until it is done.
+    /// Queues a command that is sent until it is done.
     pub(crate) fn order_surely(&mut self, command: AdminCommand) {
         self.operator.orders.push_back(Order { command, until: None });
     }

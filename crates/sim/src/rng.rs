@@ -1,4 +1,4 @@
-//! All chance of a run comes from one seed.
+//! Random numbers of a run, all from one seed.
 
 /// `SplitMix64` (Steele, Lea & Flood, OOPSLA 2014): small, fast, and any seed is a good one.
 #[derive(Clone, Debug)]

@@ -11,17 +11,17 @@ use crate::world::{Phase, Stats, World};
 /// Lines of the trace that are shown.
 const TRACE_LINES: usize = 400;
 
-/// A deliberate mistake.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// Of every replica.
+    /// In every replica.
     Replica(millpond_chain::Mutation),
-    /// Of every manager.
+    /// In every manager.
     Manager(manager::Mutation),
 }
 
 impl Mutation {
-    /// All of them.
+    /// All bugs.
     pub fn all() -> impl Iterator<Item = Self> {
         let replicas = millpond_chain::Mutation::ALL.into_iter().map(Self::Replica);
         replicas.chain(manager::Mutation::ALL.into_iter().map(Self::Manager))
@@ -37,18 +37,18 @@ impl Mutation {
     }
 }
 
-/// What came of one seed.
+/// Result of one seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// Changes with every event, and only with them.
+    /// Changes with every event, and only with events.
     pub trace_hash: u64,
-    /// What was wrong, if anything.
+    /// The first violation, if any.
     pub failure: Option<String>,
     /// Counts.
     pub stats: Stats,
-    /// What happened last before it went wrong, when that was asked for.
+    /// The last trace lines before the violation, when requested.
     pub trace: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ fn tail(lines: Vec<(Time, String)>, end: Time) -> Vec<String> {
     shown.map(|(time, text)| format!("{:>6}.{:03} ms  {text}", time / 1000, time % 1000)).collect()
 }
 
-/// Checks every history. Returns when the first one that fails went wrong.
+/// Checks every history. Returns the time of the first violation.
 fn judge(world: &mut World) -> Option<Time> {
     for ((chain, chunk), history) in &world.history {
         let history = promised(history, world.forgot.get(chain).copied());
@@ -104,8 +104,8 @@ fn judge(world: &mut World) -> Option<Time> {
     None
 }
 
-/// The part of a history about which something is promised: a chain that acknowledges from
-/// memory and lost all of it promises nothing from then on.
+/// The part of a history that is guaranteed: a chain that acknowledges from memory and lost all of
+/// it guarantees nothing from then on.
 fn promised(history: &[Operation], forgot: Option<u64>) -> Vec<Operation> {
     let Some(forgot) = forgot else { return history.to_vec() };
     let before = history.iter().filter(|operation| operation.call < forgot).cloned();
@@ -116,7 +116,7 @@ fn promised(history: &[Operation], forgot: Option<u64>) -> Vec<Operation> {
     cut.collect()
 }
 
-/// The history up to the first operation that cannot be explained, and when that returned.
+/// The history up to the first unexplained operation, and the time of its return.
 #[must_use]
 pub fn describe(history: &[Operation]) -> (Time, String) {
     let mut returns: Vec<u64> = history.iter().filter_map(|operation| operation.ret).collect();

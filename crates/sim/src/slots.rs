@@ -1,9 +1,9 @@
 //! A slot that moves between two chains, and back, under clients: the rules of `docs/placement.md`
 //! against the checker of histories.
 //!
-//! Chains are registers here, one step per update, with the memory of writers and tombstones that
-//! `millpond-chain` gives them; the rest of the simulator shows that they are. One key, one slot.
-//! The mover is the production code. Everybody learns late of what the manager decides.
+//! Chains are registers here, one step per update, with the records of writers and the tombstones
+//! of `millpond-chain`; the rest of the simulator shows that chains behave like this. One key, one
+//! slot. The mover is the production code. All participants learn late of the manager's decisions.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -17,45 +17,45 @@ use crate::message::{Time, ms};
 use crate::rng::Rng;
 use crate::run::describe;
 
-/// A client gives an operation up after this long.
+/// Time after which a client gives an operation up.
 const HORIZON: Time = ms(1000);
-/// A mover writes what it read for this long.
+/// Time for which a mover tries to write a chunk that it read.
 const COPY: Time = ms(300);
-/// A tombstone is kept this long.
+/// Time that a tombstone is kept.
 const KEEP: Time = ms(2500);
 const CLIENTS: usize = 4;
 const CHUNK: ChunkId = ChunkId(1);
-/// Where the slot is, and where it comes from, one after the other.
+/// The successive places of the slot, each with the chain that it comes from.
 const STAGES: [(usize, Option<usize>); 7] =
     [(0, None), (1, Some(0)), (1, None), (0, Some(1)), (0, None), (1, Some(0)), (1, None)];
 
-/// A rule broken on purpose.
+/// A deliberately broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFlaw {
     /// A delete goes to the old chain first.
     OldFirst,
-    /// A delete leaves no tombstone where nothing is.
+    /// A delete of an absent chunk leaves no tombstone.
     NoBury,
-    /// An import does not mind tombstones.
+    /// An import ignores tombstones.
     ImportIsPut,
-    /// An import minds any tombstone.
+    /// An import is refused by any tombstone.
     AnyTombstone,
-    /// A slot leaves while tombstones of its coming are left.
+    /// A slot leaves while tombstones of its arrival are left.
     LeavesGraves,
-    /// A read does not look at the new chain again.
+    /// A read does not ask the new chain again.
     NoSecondLook,
     /// A put does not ask the old chain.
     NoProbe,
-    /// A mover does not wait for what was admitted before.
+    /// A mover does not wait for updates admitted before.
     NoSettling,
-    /// Servers take any request.
+    /// Servers accept any request.
     TakesAll,
-    /// A client turns to another chain without an answer of the one before.
+    /// A client switches to another chain without an answer of the previous one.
     ForgetsTags,
 }
 
 impl SlotFlaw {
-    /// All of them.
+    /// All flaws.
     pub const ALL: [Self; 10] = [
         Self::OldFirst,
         Self::NoBury,
@@ -88,7 +88,7 @@ enum Answer {
     Data(Vec<u8>),
     /// The slot has changed since the sender's routing. No copy of the request will be done.
     Moved,
-    /// The sender knows more: it asks again.
+    /// The sender's routing is newer: it asks again.
     Behind,
 }
 
@@ -108,7 +108,7 @@ struct Request {
     from: From,
     to: usize,
     op: Op,
-    /// What its sender knows of the slot.
+    /// The sender's version of the slot.
     stage: usize,
 }
 
@@ -121,7 +121,7 @@ enum Item {
     Learn(usize, usize),
     Mover,
     MoverCrash,
-    /// No answer came to this mover's copy, or removal.
+    /// The mover got no answer to its copy or removal.
     GiveUp(u64, bool),
     Collect,
 }
@@ -129,10 +129,10 @@ enum Item {
 #[derive(Clone, Debug, Default)]
 struct Chain {
     data: Option<Vec<u8>>,
-    /// By a burial, and when.
+    /// Whether it is from a burial, and its time.
     tombstone: Option<(bool, Time)>,
     tags: BTreeMap<(usize, u64), Answer>,
-    /// Updates admitted and not carried out; true for probes, which nobody remembers.
+    /// Updates admitted and not executed; true for probes, which are not recorded.
     queue: Vec<(From, bool)>,
     last: Time,
     stage: usize,
@@ -144,10 +144,10 @@ struct Task {
     action: Action,
     place: usize,
     give_up: Time,
-    /// What the plan was made from.
+    /// The version of the slot that the plan was made from.
     stage: usize,
     step: usize,
-    /// Updates that were sent to this chain may have been done there.
+    /// A chain that may have done earlier updates.
     unsure: Option<usize>,
 }
 
@@ -176,7 +176,7 @@ struct World {
     late: u64,
 }
 
-/// Runs one seed; what was wrong, if anything.
+/// Runs one seed; returns the first violation, if any.
 #[must_use]
 pub fn run_slots(seed: u64, flaw: Option<SlotFlaw>) -> Option<String> {
     let mut rng = Rng::new(seed);
@@ -211,7 +211,7 @@ impl World {
         self.items.insert(self.numbered, item);
     }
 
-    /// Mostly quick, sometimes late.
+    /// Mostly short, sometimes long.
     fn delay(&mut self) -> Time {
         let most = if self.rng.permille(self.late) { ms(80) } else { ms(4) };
         100 + self.rng.below(most)
@@ -283,7 +283,8 @@ impl World {
         }
     }
 
-    /// The manager decided (`who` is nobody), or somebody hears of it.
+    /// Applies a decision of the manager (`who` is `usize::MAX`), or lets a participant learn of
+    /// it.
     fn learn(&mut self, who: usize, stage: usize) {
         match who {
             usize::MAX => {
@@ -309,7 +310,7 @@ impl World {
         old.filter(|chain| !chain.queue.is_empty()).map(|_| CHUNK).into_iter().collect()
     }
 
-    /// A mover begins, or begins anew, once its chain's head knows.
+    /// Starts a mover, or restarts it, once its chain's head knows of the move.
     fn start_mover(&mut self) {
         let Some(old) = STAGES[self.stage].1 else { return };
         if self.chains[old].stage != self.stage {
@@ -386,7 +387,7 @@ impl World {
         self.move_on(&event);
     }
 
-    /// The head of a chain takes a request, or sends it away.
+    /// Delivers a request to the head of a chain, which admits or refuses it.
     fn arrive(&mut self, request: Request) {
         let chain = &self.chains[request.to];
         let known = match request.from {
@@ -408,7 +409,7 @@ impl World {
             let answer = chain.data.clone().map_or(Answer::NotFound, Answer::Data);
             return self.answer(request, answer);
         }
-        // Updates of a chunk take their turn.
+        // Updates of a chunk are executed in order.
         let busy = if self.rng.permille(300) { ms(25) } else { ms(2) };
         let at = (self.now + self.rng.below(busy)).max(self.chains[request.to].last + 1);
         let chain = &mut self.chains[request.to];
@@ -503,7 +504,7 @@ impl World {
         c.task = Some(Task { action, place, give_up, stage, step: 0, unsure: None });
     }
 
-    /// The steps of an operation as its client knows the slot: chain and operation.
+    /// The steps of an operation for the client's version of the slot: chain and operation.
     fn plan(&self, task: &Task) -> Vec<(usize, Op)> {
         let (new, old) = STAGES[task.stage];
         let bury = if self.has(SlotFlaw::NoBury) { Op::Remove } else { Op::Bury };
@@ -535,7 +536,7 @@ impl World {
         if now >= task.give_up {
             return self.finish(client, Heard::Unknown);
         }
-        // News: the plan is made anew, once no update is left that may have been done.
+        // Newer routing: make a new plan, once no update is left that may have been done.
         if task.stage != c.stage && (task.unsure.is_none() || forgets) {
             let half = task.action == Action::Remove && task.step == 1;
             let over = STAGES[c.stage].1 != STAGES[task.stage].1;

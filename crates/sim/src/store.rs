@@ -1,5 +1,5 @@
 //! The transactional store: serializable, so each request is one function here. It sees every
-//! decision that becomes true, and so it is where the promises of managers are checked.
+//! decision that takes effect, so the guarantees of managers are checked here.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use millpond_types::cluster::{
 use millpond_types::limits::SLOT_PAGE;
 use millpond_types::wire::Record as _;
 
-/// Operations that etcd takes in one transaction.
+/// Most operations in one transaction of etcd.
 const OPERATIONS_MAX: usize = 128;
 
 /// A chain before and after a transaction.
@@ -29,13 +29,13 @@ pub(crate) struct Store {
     pub(crate) term: TermRecord,
     pub(crate) head: HeadRecord,
     pub(crate) cluster: ClusterRecord,
-    /// It takes nothing at the moment.
+    /// Whether it accepts nothing at the moment.
     pub(crate) down: bool,
 }
 
 impl Store {
-    /// A store in which every slot has its place among `chains` chains that are still to be made: a
-    /// run need not spend its time on that.
+    /// A store in which every slot has its place among `chains` future chains, so that a run need
+    /// not spend time on that.
     pub(crate) fn new(chains: usize) -> Self {
         let mut store = Self::default();
         let chain = |slot: usize| ChainId(u32::try_from(slot % chains).expect("few") + 1);
@@ -48,7 +48,7 @@ impl Store {
         store
     }
 
-    /// Carries out a request of `sender`. Errors are broken promises.
+    /// Executes a request of `sender`. Errors are broken guarantees.
     pub(crate) fn carry_out(
         &mut self,
         sender: NodeId,
@@ -119,7 +119,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// Every decision is made under the lease, one after the other, and routing only grows.
+    /// Checks that every decision is made under the lease, one after the other, and that routing
+    /// only grows.
     fn check_head(&self, sender: NodeId, head: &HeadRecord) -> Result<(), String> {
         if self.term.manager != sender {
             return Err("a manager decided that is not primary any more".to_owned());
@@ -133,7 +134,7 @@ impl Store {
     }
 }
 
-/// What holds of every change of a chain, whatever its nodes are like.
+/// Checks rules for every change of a chain, independent of its nodes.
 fn check_chain(before: Option<&ChainRecord>, after: &ChainRecord) -> Result<(), String> {
     let bad = |what: &str| Err(format!("{what}: {before:?} -> {after:?}"));
     let members = &after.chain.targets;

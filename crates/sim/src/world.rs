@@ -1,4 +1,4 @@
-//! The whole cluster, its queue of things to come, and the loop.
+//! The whole cluster, its queue of future events, and the loop.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -25,7 +25,7 @@ use crate::rng::Rng;
 use crate::run::Mutation;
 use crate::store::Store;
 
-/// What happened, as a number and, on demand, as text.
+/// The trace of a run, as a hash and, on demand, as text.
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) hash: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) const fn add(&mut self, value: u64) {
-        // FNV-1a over whole words: any difference shows.
+        // FNV-1a over whole words, so that any difference shows.
         self.hash = (self.hash ^ value).wrapping_mul(0x0100_0000_01b3);
         self.hash ^= self.hash >> 29;
     }
@@ -46,14 +46,14 @@ impl Trace {
     }
 }
 
-/// Where a run is.
+/// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Faults happen.
     Chaos,
-    /// They have ended; chains come back.
+    /// The faults have ended; chains come back.
     Healing,
-    /// All is whole, and nothing shall move any more.
+    /// All is whole, and no move may begin any more.
     Calming,
     /// Every chunk is read and written once more on every replica.
     Last,
@@ -62,14 +62,14 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// Counts of a run, to see that a simulation does what it should.
+/// Counts of a run, to verify that a simulation exercises the system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Events handled.
     pub events: u64,
     /// Operations of clients that ended.
     pub operations: u64,
-    /// Operations whose outcome stayed unknown.
+    /// Operations with an unknown outcome.
     pub unknown: u64,
     /// Faults of all kinds.
     pub faults: u64,
@@ -77,13 +77,13 @@ pub struct Stats {
     pub versions: u64,
     /// Targets that were brought up to date.
     pub resyncs: u64,
-    /// Chunks that they had to go on without.
+    /// Chunks that targets had to be synced without.
     pub lost: u64,
-    /// Replicas that went from one disk to another.
+    /// Replicas that moved from one disk to another.
     pub moves: u64,
     /// Managers that became primary.
     pub take_overs: u64,
-    /// Operations that ended on chains of another table than the cluster's own.
+    /// Operations that ended on chains of a table other than the default one.
     pub elsewhere: u64,
     /// Histories that the checker gave up.
     pub too_hard: u64,
@@ -128,13 +128,13 @@ pub(crate) struct World {
     pub(crate) mutation: Option<Mutation>,
     pub(crate) stats: Stats,
     pub(crate) failure: Option<String>,
-    /// When a chain that acknowledges from memory lost the memory of its last serving target.
+    /// Time when a chain that acknowledges from memory lost the memory of its last serving target.
     pub(crate) forgot: BTreeMap<ChainId, Time>,
-    /// After the faults operators have said what they want.
+    /// Whether operators have given their orders after the faults.
     pub(crate) orders_given: bool,
-    /// What the run follows from.
+    /// The seed that the run follows from.
     pub(crate) seed: u64,
-    /// Clients work on files that are cloned, too.
+    /// Whether clients also work on cloned files.
     pub(crate) has_files: bool,
     pub(crate) files: Files,
 }
@@ -212,7 +212,7 @@ impl World {
         self.nodes[node].clock.read(self.now)
     }
 
-    /// `item` will happen.
+    /// Schedules `item`.
     pub(crate) fn after(&mut self, delay: Time, item: Item) {
         self.numbered += 1;
         self.queue.push(Reverse((self.now + delay, self.numbered)));
@@ -316,7 +316,7 @@ impl World {
                 self.phase = Phase::Settling;
                 self.phase_until = self.now + ms(1500);
             }
-            // The collector of tombstones may just be looking at a chunk.
+            // The collector of tombstones may be working on a chunk.
             Phase::Settling
                 if self.now >= self.phase_until
                     && (self.quiet() || self.now >= self.phase_until + ms(2000)) =>
@@ -335,18 +335,19 @@ impl World {
         }
     }
 
-    /// The members of all chains that are there.
+    /// The existing members of all chains.
     fn members(&self) -> impl Iterator<Item = &Host> {
         let members = self.store.chains.values().flat_map(|record| &record.chain.targets);
         members.filter_map(|member| self.hosts.get(&member.target))
     }
 
-    /// No replica of a chain has anything under way.
+    /// Whether no replica of a chain has anything in flight.
     fn quiet(&self) -> bool {
         self.members().all(|host| host.replica.busy_chunks() == 0)
     }
 
-    /// Every chain has all its replicas, nothing moves, and operators have what they wanted.
+    /// Whether every chain has all its replicas, nothing moves, and all operators' commands are
+    /// done.
     fn is_whole(&self) -> bool {
         let serves = millpond_types::cluster::TargetState::Serving;
         let whole = |record: &millpond_types::cluster::ChainRecord| {
@@ -362,7 +363,7 @@ impl World {
             && self.store.chains.values().all(whole)
     }
 
-    /// Every node has the newest routing, in which no slot moves.
+    /// Whether every node has the newest routing, in which no slot moves.
     fn is_told(&self) -> bool {
         let newest = self.store.head.routing;
         self.nodes.iter().filter(|node| node.life > 0).all(|node| {
@@ -371,7 +372,7 @@ impl World {
         })
     }
 
-    /// Chains agree byte by byte, and nothing is left under way.
+    /// Checks that chains agree byte by byte, and that nothing is left in flight.
     fn agree(&mut self) {
         let mut faults = Vec::new();
         for record in self.store.chains.values() {
@@ -402,8 +403,8 @@ impl World {
     }
 }
 
-/// The first chunk that two replicas hold differently. Damage is not a difference: it would be repaired by
-/// who meets it, or is there for good, and is never shown.
+/// The first chunk that two replicas hold differently. Damage is no difference: the next access
+/// would repair it, or it is permanent, and it is never shown.
 fn differ(a: &Host, b: &Host) -> Option<ChunkId> {
     let chunks = a.disk.chunks().keys().chain(b.disk.chunks().keys());
     let committed = |host: &Host, chunk: &ChunkId| {

@@ -71,7 +71,7 @@ fn outcomes_of_updates_must_fit() {
     assert_eq!(check(&[replace(0, 0, 1, b"a"), removed, gone]), Verdict::Linearizable);
 }
 
-/// The search against brute force: every order of small histories.
+/// Compares the search with brute force over every order of small histories.
 #[test]
 fn agrees_with_brute_force_on_random_small_histories() {
     let mut rng = crate::rng::Rng::new(7);

@@ -1,10 +1,10 @@
-//! Deliberate protocol bugs: the simulator must see each of them.
+//! Deliberate protocol bugs: the simulator must detect each of them.
 
 use millpond_sim::Mutation;
 
 use crate::failures;
 
-/// Seeds tried when the one below no longer shows the bug: the schedule behind a seed moves with
+/// Seeds tried when the one below no longer shows the bug: the schedule of a seed changes with
 /// every change of the protocol or of the simulator.
 const SEARCH: u64 = 12_000;
 

@@ -1,4 +1,4 @@
-//! A seed is the whole story of a run.
+//! A seed determines a run completely.
 
 use millpond_sim::run;
 

@@ -5,8 +5,8 @@ use crate::failures;
 /// Seeds of every CI run; `make sim SEEDS=100000` runs the rest.
 const SEEDS: u64 = 400;
 
-/// Seeds that once found a bug, with what it was (`docs/replication.md`). The schedule behind a seed
-/// moves with every change of the simulator, so each bug also has a test of its own.
+/// Seeds that once found a bug, with its description (`docs/replication.md`). The schedule of a
+/// seed changes with every change of the simulator, so each bug also has a test of its own.
 const ONCE_FAILED: [u64; 14] = [
     68,          // a late copy of a Remove that had been answered "not found" deleted a newer chunk
     484,         // the same, at a single replica
@@ -17,11 +17,11 @@ const ONCE_FAILED: [u64; 14] = [
     0xf9932,     // a version that was shown was lost with the tail: the head had not stored it yet
     0x155,       // a head that was cut off answered "not found"
     0x728,       // the same
-    0x001e_9b20, // a new tail denied what the old one had shown
-    0x5224,      // a node that stops took its word back when a lease came late
-    0x1e92,      // a heartbeat of long ago took a serving target from a node, at a new primary
+    0x001e_9b20, // a new tail denied a version that the old one had shown
+    0x5224,      // a stopping node revoked its report when a lease came late
+    0x1e92,      // an old heartbeat took a serving target from a node, at a new primary
     0xeca7,      // the disk of a node that had been cut off for long was never used again
-    0x006b_0db9, // a drained replica read again when the drain was over, in the version it knew
+    0x006b_0db9, // a drained replica read again after the drain, in the version it knew
 ];
 
 fn hold(seeds: &[u64]) {
