@@ -109,7 +109,8 @@ impl<P: Payload> Replica<P> {
         }
     }
 
-    /// Asks the next replica; when none has a copy, the chunk is lost for now.
+    /// Excludes a replica without a copy and asks the next one; when none has a copy, the chunk is
+    /// lost for now.
     fn rule_out(&mut self, holder: TargetId, chunk: ChunkId, turn: &mut Turn<'_, P>) {
         let Some(slot) = self.slots.get_mut(&chunk) else { return };
         // With a pending version, others may soon commit the bytes that are missing here.

@@ -1,9 +1,9 @@
 //! Chunks whose bytes are lost: the engine knows that they existed, and holds none of them.
 //!
-//! The node marks a chunk lost when no replica could send it (docs/rfcs/0025-lost-chunks.md). A
-//! lost chunk has an ordinary record, with the length and checksum that its bytes had, and no slab.
-//! Reads of it return `Corrupt`, like reads of a chunk damaged here; so it is listed, repaired,
-//! replaced and removed in the same way.
+//! A replica records a chunk as lost when no other one could send it
+//! (docs/rfcs/0025-lost-chunks.md). A lost chunk has an ordinary record, with the length and
+//! checksum that its bytes had, and no slab. Reads of it return `Corrupt`, like reads of a chunk
+//! damaged here; so it is listed, repaired, replaced and removed in the same way.
 
 use millpond_env::Disk;
 use millpond_types::limits::ATTRS_BYTES_MAX;

@@ -404,7 +404,8 @@ impl World {
         self.cut_all(cuts);
     }
 
-    /// Isolates some nodes and clients together: those clients hear of no change.
+    /// Isolates some nodes and clients together, rarely with a manager. Without a manager those
+    /// clients hear of no change.
     fn strike_island(&mut self) {
         let victim = Address::Node(self.victim());
         let (mut inside, mut outside) = (vec![victim], Vec::new());

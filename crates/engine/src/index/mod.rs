@@ -268,7 +268,7 @@ pub(crate) struct Live {
     pub(crate) bare: u64,
     /// Number of chunks in memory.
     pub(crate) hot: u64,
-    /// Memory, without the part that empty and in-memory chunks take in addition.
+    /// Bytes of memory, without the extra memory of chunks in memory.
     pub(crate) bytes: u64,
 }
 

@@ -103,7 +103,8 @@ const LATER: u128 = 5;
 
 /// Shows changes before they are durable while a checkpoint folds. A patched chunk gets another
 /// name, for which it had to wait, is perhaps patched once more, and is removed. The checkpoint
-/// finds nothing of it to fold. Returns the time when that last patch was acknowledged.
+/// finds nothing of it to fold. Returns the point of the disk's history at which that last patch
+/// was acknowledged.
 fn vanish_beside_a_checkpoint(rig: &Rig, e: &Fake, seed: u64) -> Option<usize> {
     let mut rng = Rng::new(seed);
     let mut pauses = || usize::try_from(rng.below(12)).unwrap();
