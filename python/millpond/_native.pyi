@@ -10,7 +10,7 @@ __version__: str
 
 # An object with the buffer protocol, a CPU torch tensor, or a list of (address, length) segments.
 Memory = Any | list[tuple[int, int]]
-# "runs": the keys are one prompt from its start; else one leader per key; None: each its own.
+# "runs": the keys are one prompt from its start. None: each key leads itself. Else one per key.
 Leaders = Sequence[bytes] | Literal["runs"] | None
 Path = str | os.PathLike[str]
 Mode = Literal["r", "r+", "w", "w+", "x", "x+", "rb", "rb+", "r+b", "wb", "wb+", "xb", "xb+"]
@@ -19,7 +19,7 @@ Parts = Iterable[tuple[int, Memory]]
 Page = tuple[int, list[KeyInfo]]  # Namespace.list hides the builtin inside the class
 
 def generation() -> int:
-    """Return a number that this process shares with none that it was forked from."""
+    """Return a number that differs between this process and those that it was forked from."""
 
 def run_cli(argv: Sequence[str]) -> int:
     """Run the ``millpond`` command line and return its exit status."""
@@ -48,7 +48,7 @@ class NamespaceInfo:
 
 @final
 class NativeClient:
-    """What ``millpond.Client`` wraps."""
+    """Native part of ``millpond.Client``."""
 
     def __new__(
         cls,
@@ -97,17 +97,16 @@ class NativeClient:
 class Store:
     """A store of blocks. Thread safe; every verb takes a batch and releases the interpreter lock.
 
-    Values are given, and room for them is taken, as objects with the buffer protocol (bytes,
-    NumPy arrays, memoryviews), as CPU torch tensors, or as lists of ``(address, length in bytes)``
-    segments that make up one value. Nobody else may write the memory of a ``put``, or touch
-    that of a ``get``, until the call returns.
+    Values and buffers are objects with the buffer protocol (bytes, NumPy arrays, memoryviews), CPU
+    torch tensors, or lists of ``(address, length in bytes)`` segments that make up one value. Until
+    the call returns, no other code may write the memory of a ``put`` or use that of a ``get``.
 
-    ``leaders`` decide placement, in every verb alike, and a block is found with the leader it was
-    stored with. Without them every key is its own leader. ``"runs"`` says that the keys are one
-    prompt from its start: each run of ``run_blocks`` keys is led by its first. Callers that move
-    parts of a prompt give one leader per key.
+    ``leaders`` decide placement in every verb: a block is found only with the leader that it was
+    stored with. Without ``leaders`` every key is its own leader. ``"runs"`` means that the keys are
+    one prompt from its start: the first key of each run of ``run_blocks`` keys leads that run.
+    Callers that move parts of a prompt give one leader per key.
 
-    ``deadline_ms`` bounds a call; that of the client, or of the store, when not given.
+    ``deadline_ms`` bounds a call; the default is the deadline of the client, or of the store.
     """
 
     def put(
@@ -120,8 +119,8 @@ class Store:
     ) -> list[str]:
         """Store values; the first one stored under a key wins.
 
-        Returns per key ``stored``, ``exists``, ``no_space``, ``busy``, ``corrupt``, ``read_only``,
-        ``quota`` or ``late``.
+        Returns one status per key: ``stored``, ``exists``, ``no_space``, ``busy``, ``corrupt``,
+        ``read_only``, ``quota`` or ``late``.
         """
 
     def get(
@@ -132,13 +131,13 @@ class Store:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[int]:
-        """Read values into ``into``; the bytes read per key, -1 for a miss.
+        """Read values into ``into`` and return the bytes read per key, -1 for a miss.
 
-        A value that fails its checksum is a miss; its room then holds undefined bytes.
+        A value that fails its checksum is a miss; its buffer then holds undefined bytes.
 
         Raises:
-            BufferTooSmall: a value is longer than its room; with the sizes of the others, which
-                were read. Of a store that fails open it is a miss.
+            BufferTooSmall: a value is longer than its buffer. The error has the sizes of the other
+                values, which were read. A store that fails open counts the long value as a miss.
         """
 
     def get_bytes(
@@ -153,7 +152,7 @@ class Store:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Tell which keys are present."""
+        """Return which keys are present."""
 
     def match_prefix(
         self,
@@ -172,7 +171,7 @@ class Store:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Mark keys as recently used; true for those that are present."""
+        """Mark keys as recently used and return which of them are present."""
 
     def delete(
         self,
@@ -181,7 +180,7 @@ class Store:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Remove keys; true for those that were present."""
+        """Remove keys and return which of them were present."""
 
     def stats(self) -> dict[str, int]:
         """Return numbers about the store: blocks, bytes, hits, misses and so on."""
@@ -205,7 +204,7 @@ class Namespace(Store):
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Keep keys from eviction until unpinned; true for those that are present."""
+        """Keep keys from eviction until unpinned and return which of them are present."""
 
     def unpin(
         self,
@@ -214,10 +213,10 @@ class Namespace(Store):
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """End a pin; true for those that are present."""
+        """End the pin of keys and return which of them are present."""
 
     def list(self, prefix: bytes | None = None) -> Iterator[KeyInfo]:
-        """Iterate over the keys, or those that start with ``prefix``, page by page."""
+        """Iterate over all keys, or the keys that start with ``prefix``, page by page."""
 
     def list_page(self, prefix: bytes, cursor: int) -> Page:
         """Return one page of keys and the cursor of the next, 0 after the last."""
@@ -226,10 +225,10 @@ class Namespace(Store):
 class FailOpen(Store):
     """A namespace that never stops its caller; made by ``Client.fail_open``.
 
-    No verb raises because of the server, and none waits longer than its deadline. What is late or
-    fails is a miss when it reads (-1, ``None``, ``False``, 0) and is dropped when it writes
-    (``late``); ``stats`` counts both. After some failures in a row the server is taken to be down:
-    for a while, which doubles, nothing is tried at all. What the caller does wrong still raises.
+    No verb raises because of the server, and none waits longer than its deadline. A read that is
+    late or fails is a miss (-1, ``None``, ``False``, 0); a write that is late or fails is dropped
+    (``late``); ``stats`` counts both. After some failures in a row the store takes the server to be
+    down and tries nothing for a pause, which doubles. Mistakes of the caller still raise.
     """
 
     @property
@@ -242,7 +241,7 @@ class FailOpen(Store):
 
     @property
     def last_error(self) -> str | None:
-        """Why the last call failed that did, for people to read."""
+        """The reason of the last failure, for people to read."""
 
 @final
 class Pipeline(Store):
@@ -258,7 +257,7 @@ def open_pipeline(
     """Build a pipeline; use ``millpond.pipeline``."""
 
 class NativeVolume:
-    """What ``millpond.files.Volume`` derives from."""
+    """Native base of ``millpond.files.Volume``."""
 
     def __new__(cls, client: NativeClient, name: str, workers: int) -> Self: ...
     def open(
@@ -267,40 +266,40 @@ class NativeVolume:
         """Open a regular file.
 
         Args:
-            path: from the root of the volume, with or without ``/``; links are followed.
-            mode: ``r`` to read, ``r+`` to read and write what is there; ``w`` to write, ``w+`` to
-                read and write what is made or cut to nothing; ``x`` and ``x+`` what must not be
-                there yet. A ``b`` changes nothing: files are bytes.
-            create: with ``r+``, make the file if it is not there, and keep what is.
+            path: from the root of the volume, with or without a leading ``/``; links are followed.
+            mode: ``r`` reads and ``r+`` reads and writes an existing file; ``w`` writes and ``w+``
+                reads and writes a new or emptied file; ``x`` and ``x+`` do the same, but the file
+                must not exist yet. A ``b`` changes nothing: files are bytes.
+            create: with ``r+``, create a missing file; an existing file keeps its bytes.
             perm: permission bits of a new file.
 
         Raises:
             FileNotFound, FileExists, IsADirectory, PermissionDenied or another ``FileError``.
-            InvalidArgument: naming the argument.
+            InvalidArgument: an argument is invalid; the message names it.
         """
 
     def stat(self, path: Path) -> os.stat_result:
-        """Return what ``os.stat`` would: size in bytes, mode, owner, times; links are followed."""
+        """Return size in bytes, mode, owner and times, as ``os.stat`` does; links are followed."""
 
     def listdir(self, path: Path = "/") -> list[str]:
         """Return the names in a directory, in no particular order."""
 
     def mkdir(self, path: Path, perm: int = 0o755) -> None:
-        """Make a directory; its parent must be there."""
+        """Create a directory; its parent must exist."""
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory."""
 
     def unlink(self, path: Path) -> None:
-        """Take the name of a file away; who has it open goes on with it."""
+        """Remove the name of a file; programs that have the file open keep using it."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give ``source`` the name ``target``, at once and in the place of what is there."""
+        """Rename ``source`` to ``target`` in one step, replacing an existing ``target``."""
 
     def clone(self, source: Path, target: Path) -> bool:
-        """Make the file ``target``: it shares the bytes of ``source`` until one of them is written.
+        """Create the file ``target``, which shares the bytes of ``source`` until one changes.
 
-        False when the bytes were copied: of a file that was cloned and written four times in turn.
+        Returns False if the bytes were copied: the file was cloned and written four times in turn.
         """
 
     def _register(self, nbytes: int) -> NativeRegion: ...
@@ -309,11 +308,11 @@ class NativeVolume:
         """Whether it was closed."""
 
     def close(self) -> None:
-        """End the session, once the files that were opened in it are closed too."""
+        """End the session as soon as the files that were opened in it are closed too."""
 
 @final
 class NativeRegion:
-    """What ``millpond.files.Region`` wraps."""
+    """Native part of ``millpond.files.Region``."""
 
     @property
     def address(self) -> int: ...
@@ -324,94 +323,95 @@ class NativeRegion:
 
 @final
 class File:
-    """An open file. Thread safe: calls of several threads run side by side, without the lock.
+    """An open file. Thread safe: calls of several threads run in parallel, without the lock.
 
-    There is no position: every call names its offsets, in bytes from the start of the file. Memory
-    is given as objects with the buffer protocol (bytearray, memoryview, NumPy arrays), as
-    contiguous CPU torch tensors (pinned ones too), or as a list of ``(address, length in bytes)``
-    segments that follow each other in the file. Bytes go straight from and to it. Nobody else may
-    touch it before the call, or the batch that was submitted, is done.
+    There is no position: every call names its offsets, in bytes from the start of the file. Buffers
+    are objects with the buffer protocol (bytearray, memoryview, NumPy arrays), contiguous CPU torch
+    tensors (pinned ones too), or lists of ``(address, length in bytes)`` segments that follow each
+    other in the file. Bytes move directly from and to these buffers. No other code may use a buffer
+    until the call, or the submitted batch, is done.
 
     Calls raise ``FileError`` (an ``OSError`` with ``errno``), ``NoSpace``, ``Unreachable`` and
-    ``DeadlineExceeded``; ``InvalidArgument`` for what was not opened to be read, or written; and
-    ``ValueError`` when the file is closed.
+    ``DeadlineExceeded``; ``InvalidArgument`` when the file was not opened for reading, or for
+    writing; and ``ValueError`` when the file is closed.
     """
 
     @property
     def path(self) -> str:
-        """The path that it was opened by."""
+        """The path that the file was opened with."""
 
     @property
     def mode(self) -> str:
-        """How it was opened."""
+        """The mode that the file was opened with."""
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
 
     def size(self) -> int:
-        """Ask how many bytes it has."""
+        """Ask the cluster for the length in bytes."""
 
     def stat(self) -> os.stat_result:
-        """Ask what ``os.fstat`` would: size in bytes, mode, owner, times."""
+        """Ask the cluster for size in bytes, mode, owner and times, as ``os.fstat`` does."""
 
     def pread(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes from ``offset``, fewer where the file ends."""
+        """Read ``length`` bytes from ``offset``, fewer at the end of the file."""
 
     def readinto(self, buffer: Memory, offset: int) -> int:
-        """Fill ``buffer`` from ``offset``; the bytes read, fewer where the file ends.
+        """Fill ``buffer`` from ``offset`` and return the bytes read, fewer at the file's end.
 
-        What lies behind them in the buffer is left alone.
+        The rest of the buffer does not change.
         """
 
     def pwrite(self, data: Memory, offset: int) -> int:
-        """Write ``data`` at ``offset``, durably on all replicas; its length in bytes."""
+        """Write ``data`` at ``offset``, durably on all replicas, and return its length in bytes."""
 
     def read_batch(self, parts: Parts) -> list[int]:
-        """Read ranges at the same time; the bytes read of each, fewer where the file ends.
+        """Read ranges in parallel and return the bytes read of each, fewer at the file's end.
 
-        ``parts`` are ``(offset, buffer)`` pairs. When the call raises, nothing is known about
-        what the buffers hold.
+        ``parts`` are ``(offset, buffer)`` pairs. When the call raises, the contents of the buffers
+        are undefined.
         """
 
     def write_batch(self, parts: Parts) -> None:
-        """Write ranges at the same time, those that overlap in their order.
+        """Write ranges in parallel, overlapping ones in the given order.
 
-        ``parts`` are ``(offset, data)`` pairs. All are durable on all replicas, and the file is as
-        long, when it returns. When it raises, any of them may have been written.
+        ``parts`` are ``(offset, data)`` pairs. When the call returns, all ranges are durable on all
+        replicas and the length of the file covers them. When it raises, any of them may have been
+        written.
         """
 
     def submit_read(self, parts: Parts) -> Pending:
-        """Have a thread of the volume do a ``read_batch``; returns without waiting for it."""
+        """Start a ``read_batch`` on a thread of the volume and return without waiting for it."""
 
     def submit_write(self, parts: Parts) -> Pending:
-        """Have a thread of the volume do a ``write_batch``; returns without waiting for it.
+        """Start a ``write_batch`` on a thread of the volume and return without waiting for it.
 
-        Batches that were submitted side by side are written in any order.
+        Batches that are in flight at the same time are written in any order.
         """
 
     def truncate(self, size: int) -> None:
-        """Make the file ``size`` bytes long; what it is made longer by reads as zeros."""
+        """Set the length to ``size`` bytes; an added range reads as zeros."""
 
     def fsync(self) -> None:
-        """Tell when the file was written last; its bytes and its length are durable already."""
+        """Report the time of the last write; bytes and length are durable already."""
 
     def close(self) -> None:
-        """Close it, and tell when it was written last. Batches that were submitted go on."""
+        """Close the file and report the time of the last write. Submitted batches continue."""
 
     def __enter__(self) -> File: ...
     def __exit__(self, *_error: object) -> None: ...
 
 @final
 class Pending:
-    """A batch that was submitted. It is done even if nobody waits for it."""
+    """A submitted batch. It runs to its end even if nobody waits for it."""
 
     def wait(self, timeout: float | None = None) -> list[int] | None:
-        """Wait until it is done: the bytes read of each range, ``None`` of a write.
+        """Wait for the end and return the bytes read of each range, or ``None`` for a write.
 
-        Raises what the batch did, every time. After ``timeout`` seconds raises ``TimeoutError``,
-        and the batch goes on.
+        Every call raises the error of a failed batch. After ``timeout`` seconds a call raises
+        ``TimeoutError``, and the batch continues.
         """
 
     def done(self) -> bool:
-        """Tell whether it is done, or has failed, without waiting."""
+        """Return whether the batch is done or has failed, without waiting."""

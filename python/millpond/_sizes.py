@@ -1,4 +1,4 @@
-"""Sizes as the rest of Millpond takes them: a number of bytes, or a text with a unit."""
+"""Sizes as all of Millpond takes them: a number of bytes, or a text with a unit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def size_bytes(name: str, value: int | str) -> int:
     """Return a size in bytes, from a number or from a text such as ``64KiB`` or ``1.5 GiB``.
 
     Args:
-        name: the argument that it was given as, for the error.
+        name: the name of the argument, for the error.
         value: the size.
 
     Raises:
-        InvalidArgument: the text is no size.
+        InvalidArgument: the text is not a size.
     """
     if not isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Worker threads for the asyncio clients, of each process its own."""
+"""Worker threads for the asyncio clients; every process has its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Here:
-    """What one process has."""
+    """The threads and the lock of one process."""
 
     def __init__(self, count: int, name: str) -> None:
         self.generation = generation()
@@ -26,12 +26,12 @@ class _Here:
 
 
 class Threads:
-    """Threads that run blocking calls. In a child of a fork, which has none of them, others start.
+    """Threads that run blocking calls. A child of a fork has none of them and starts its own.
 
     Args:
-        count: calls side by side.
-        name: of the threads.
-        closed: makes what calls after the end raise.
+        count: calls that run in parallel.
+        name: name of the threads.
+        closed: makes the exception that calls raise after the end.
     """
 
     def __init__(self, count: int, name: str, closed: Callable[[], Exception]) -> None:

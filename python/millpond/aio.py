@@ -1,7 +1,7 @@
 """The asyncio client: the same verbs as coroutines.
 
 Each call runs on a worker thread with the interpreter lock released, so the event loop never waits
-for I/O. A cancelled call is forgotten, not undone: its buffers stay referenced until it ends.
+for I/O. A cancelled call runs to its end, and its buffers stay referenced until then.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class AsyncClient:
 
 
 class AsyncStore:
-    """A store for asyncio; see ``Store`` for what the verbs take and return."""
+    """A store for asyncio; ``Store`` describes arguments and results of the verbs."""
 
     def __init__(self, client: AsyncClient, store: Store) -> None:
         """Use ``AsyncClient.namespace`` or ``AsyncClient.fail_open``."""
@@ -107,7 +107,7 @@ class AsyncStore:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[int]:
-        """Read values into ``into``; the bytes read per key, -1 for a miss."""
+        """Read values into ``into`` and return the bytes read per key, -1 for a miss."""
         return await self._run(
             self._store.get, keys, into, leaders=leaders, deadline_ms=deadline_ms
         )
@@ -125,7 +125,7 @@ class AsyncStore:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Tell which keys are present."""
+        """Return which keys are present."""
         return await self._run(self._store.contains, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def match_prefix(
@@ -152,7 +152,7 @@ class AsyncStore:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Mark keys as recently used; true for those that are present."""
+        """Mark keys as recently used and return which of them are present."""
         return await self._run(self._store.touch, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def delete(
@@ -162,7 +162,7 @@ class AsyncStore:
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Remove keys; true for those that were present."""
+        """Remove keys and return which of them were present."""
         return await self._run(self._store.delete, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def stats(self) -> dict[str, int]:
@@ -195,7 +195,7 @@ class AsyncNamespace(AsyncStore):
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """Keep keys from eviction until unpinned; true for those that are present."""
+        """Keep keys from eviction until unpinned and return which of them are present."""
         return await self._run(self._namespace.pin, keys, leaders=leaders, deadline_ms=deadline_ms)
 
     async def unpin(
@@ -205,7 +205,7 @@ class AsyncNamespace(AsyncStore):
         leaders: Leaders = None,
         deadline_ms: int | None = None,
     ) -> list[bool]:
-        """End a pin; true for those that are present."""
+        """End the pin of keys and return which of them are present."""
         return await self._run(
             self._namespace.unpin, keys, leaders=leaders, deadline_ms=deadline_ms
         )
@@ -215,7 +215,7 @@ class AsyncNamespace(AsyncStore):
         return await self._run(self._namespace.list_page, prefix, cursor)
 
     async def list(self, prefix: bytes | None = None) -> AsyncIterator[KeyInfo]:
-        """Iterate over the keys, or those that start with ``prefix``, page by page."""
+        """Iterate over all keys, or the keys that start with ``prefix``, page by page."""
         cursor = 0
         while True:
             cursor, page = await self.list_page(prefix or b"", cursor)
@@ -245,5 +245,5 @@ class AsyncFailOpen(AsyncStore):
 
     @property
     def last_error(self) -> str | None:
-        """Why the last call failed that did, for people to read."""
+        """The reason of the last failure, for people to read."""
         return self._open.last_error

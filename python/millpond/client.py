@@ -22,19 +22,21 @@ Transport = Literal["auto", "tcp", "unix", "shm"]
 class Client:
     """A client of one server. Thread safe; connects on first use and reconnects by itself.
 
-    After a fork the child connects anew, and leaves alone what its parent has. For processes that
-    are started otherwise (``spawn``, ``forkserver``) a client can be pickled, with its token.
+    After a fork the child opens connections of its own and does not touch those of its parent. For
+    processes that start in another way (``spawn``, ``forkserver``) a client can be pickled, with
+    its token.
 
     Args:
         address: ``host:port`` or ``unix:/path/of/the/socket``.
-        token: the credential; ``MILLPOND_TOKEN`` of the environment when not given.
+        token: the credential; the default is ``MILLPOND_TOKEN`` of the environment.
         transport: ``auto`` takes shared memory when the server is on this host, else TCP.
         tls_ca: PEM file with the certificates that sign the server's; turns TLS on.
-        deadline_ms: deadline of calls that name none, in milliseconds.
-        connections: calls that may run side by side; more wait.
+        deadline_ms: deadline of calls without one of their own, in milliseconds.
+        connections: calls that may run in parallel; further calls wait.
 
     Raises:
-        InvalidArgument: naming the argument. No server is contacted before the first call.
+        InvalidArgument: an argument is invalid; the message names it. The client contacts no
+            server before the first call.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Client:
         self._native = _native.NativeClient(address, token, transport, ca, deadline_ms, connections)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have another process make a client like this one; the pickle holds the token."""
+        """Let another process make an equal client; the pickle holds the token."""
         return functools.partial(type(self), self.address, **self._options), ()
 
     @property
@@ -85,15 +87,16 @@ class Client:
 
         Args:
             name: 1 to 100 letters, digits and ``._-/:@``.
-            layout: what gives the blocks a meaning, as a mapping or a 32-byte digest. Opening
-                an existing namespace with another layout is refused.
+            layout: everything that gives the blocks a meaning, as a mapping or a 32-byte digest.
+                Opening an existing namespace with another layout raises an error.
             create: whether to create it.
-            ack: when a put is answered: from memory (a cache), or when it survives power loss.
+            ack: ``memory`` answers a put from memory (for a cache); ``disk`` answers it when the
+                value survives power loss.
             ttl_s: seconds after which a block expires; 0 for never.
-            quota_bytes: bytes the namespace may hold, or a text such as ``10GiB``; at the limit it
-                evicts its own coldest blocks, or refuses new ones when ``evict`` is off. 0 for no
-                quota.
-            priority: eviction class; 0 goes first.
+            quota_bytes: bytes that the namespace may hold, or a text such as ``10GiB``; 0 for no
+                quota. At the limit the namespace evicts its own coldest blocks, or rejects new ones
+                when ``evict`` is off.
+            priority: eviction class; class 0 is evicted first.
             evict: whether blocks may be evicted when space runs out.
 
         Raises:
@@ -120,13 +123,14 @@ class Client:
         failures: int = 2,
         writes: int = 2,
     ) -> FailOpen:
-        """Open a namespace that never stops its caller: late or failed is a miss, or dropped.
+        """Open a namespace that never stops its caller.
 
-        The server may be down: then the first call that reaches it opens the namespace. Only a
-        server that answers and refuses (token, layout, options) raises, and only here.
+        Late or failed reads are misses, and late or failed writes are dropped. The server may be
+        down: the first call that reaches it then opens the namespace. Only this call raises, and
+        only when a server answers and rejects the token, the layout or the options.
 
         Args:
-            name: as for ``namespace``, and so are the arguments to ``evict``.
+            name: as for ``namespace``, like all arguments up to ``evict``.
             layout: see ``namespace``.
             create: see ``namespace``.
             ack: see ``namespace``.
@@ -134,10 +138,10 @@ class Client:
             quota_bytes: see ``namespace``.
             priority: see ``namespace``.
             evict: see ``namespace``.
-            deadline_ms: deadline of this call, and of calls that name none.
+            deadline_ms: deadline of this call, and of calls without one of their own.
             retry_ms: longest pause between tries while the server is down; the first is 100 ms.
-            failures: failures in a row after which it is taken to be down.
-            writes: puts side by side; more are dropped, so that reads find a connection.
+            failures: failures in a row after which the server counts as down.
+            writes: puts in parallel; further ones are dropped, so that reads find a connection.
 
         Raises:
             InvalidArgument, LayoutMismatch, NoNamespace, Conflict, Unauthorized.
@@ -169,7 +173,7 @@ class Client:
         ttl_s: int | None = None,
         priority: Literal[0, 1, 2] | None = None,
     ) -> NamespaceInfo:
-        """Change options of a namespace in place; those left out stay.
+        """Change options of a namespace in place; omitted options stay as they are.
 
         Args:
             name: its name.
@@ -180,7 +184,7 @@ class Client:
 
         Raises:
             InvalidArgument: none is given, or one is out of range.
-            NoNamespace: there is none of that name.
+            NoNamespace: no namespace has this name.
         """
         if quota_bytes is None and ttl_s is None and priority is None:
             raise InvalidArgument("quota_bytes, ttl_s, priority: give at least one to change")
@@ -196,7 +200,7 @@ class Client:
         return self._native.server_info()
 
     def alloc(self, nbytes: int) -> memoryview:
-        """Return writable memory of ``nbytes`` that starts on a page, as the kernel likes it."""
+        """Return writable, page-aligned memory of ``nbytes``."""
         return memoryview(mmap.mmap(-1, max(nbytes, 1)))[:nbytes]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it."""
+"""The exceptions, one class per reaction of the caller."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = [
 class MillpondError(Exception):
     """Base of every error of this package.
 
-    ``retry_after`` is the number of seconds after which a retry may help, 0.0 when it would not.
+    ``retry_after`` is the number of seconds after which a retry may help; 0.0 if it cannot help.
     """
 
     retry_after: float = 0.0
 
 
 class Unreachable(MillpondError, ConnectionError):
-    """No server answers, or the connection broke; the client reconnects on a later call."""
+    """No server answers, or the connection broke. The client reconnects on a later call."""
 
 
 class DeadlineExceeded(MillpondError, TimeoutError):
-    """The deadline passed first."""
+    """The deadline passed before the answer came."""
 
 
 class Unauthorized(MillpondError, PermissionError):
@@ -54,7 +54,7 @@ class LayoutMismatch(MillpondError):
 
 
 class NoNamespace(MillpondError, LookupError):
-    """No namespace of that name."""
+    """No namespace has this name."""
 
 
 class Conflict(MillpondError):
@@ -69,22 +69,22 @@ class NoSpace(MillpondError, OSError):
     """The disks are full and nothing may be evicted; ``errno`` is ``ENOSPC``."""
 
     def __init__(self, *args: object) -> None:
-        """Take what an ``OSError`` takes."""
+        """Take the arguments of ``OSError``."""
         super().__init__(*args)
         self.errno = errno.ENOSPC
 
 
 class ReadOnly(MillpondError, OSError):
-    """The disk refuses writes; ``errno`` is ``EROFS``."""
+    """The disk is read-only; ``errno`` is ``EROFS``."""
 
     def __init__(self, *args: object) -> None:
-        """Take what an ``OSError`` takes."""
+        """Take the arguments of ``OSError``."""
         super().__init__(*args)
         self.errno = errno.EROFS
 
 
 class Protocol(MillpondError):
-    """The peer is no Millpond server, or speaks another version."""
+    """The peer is not a Millpond server, or speaks another protocol version."""
 
 
 class InvalidArgument(MillpondError, ValueError):
@@ -92,10 +92,10 @@ class InvalidArgument(MillpondError, ValueError):
 
 
 class BufferTooSmall(InvalidArgument):
-    """A value is longer than the buffer it was to be read into; ``sizes`` is what ``get`` returns.
+    """A value is longer than its buffer.
 
-    The other values of the call were read: their bytes are in ``sizes``, -1 for misses and for
-    those that did not fit.
+    The other values of the call were read. ``sizes`` is the result of ``get``: the bytes read per
+    key, -1 for misses and for values that did not fit.
     """
 
     def __init__(self, message: str = "", sizes: list[int] | None = None) -> None:
@@ -104,14 +104,14 @@ class BufferTooSmall(InvalidArgument):
         self.sizes = sizes or []
 
     def __reduce__(self) -> tuple[type[BufferTooSmall], tuple[str, list[int]]]:
-        """Keep the sizes when it is sent to another process."""
+        """Keep the sizes when the error is sent to another process."""
         return type(self), (str(self), self.sizes)
 
 
 class FileError(MillpondError, OSError):
-    """A file or a name is not as the call needs it: ``errno``, ``strerror`` and ``filename``.
+    """A call on a file failed; ``errno``, ``strerror`` and ``filename`` describe it.
 
-    The errors that have a builtin class are that as well.
+    Errors with a builtin class are instances of that class as well.
     """
 
 
@@ -120,19 +120,19 @@ class FileNotFound(FileError, FileNotFoundError):
 
 
 class FileExists(FileError, FileExistsError):
-    """The name is taken."""
+    """The name exists already."""
 
 
 class IsADirectory(FileError, IsADirectoryError):
-    """A directory will not do."""
+    """The path is a directory, and the call needs a file."""
 
 
 class NotADirectory(FileError, NotADirectoryError):
-    """A directory is needed."""
+    """The path is not a directory, and the call needs one."""
 
 
 class PermissionDenied(FileError, PermissionError):
-    """The mode does not allow it, or it belongs to others."""
+    """The permission bits or the owner do not allow the call."""
 
 
 _FILE_ERRORS: dict[int, type[FileError]] = {
@@ -151,4 +151,4 @@ def file_error(number: int, message: str, path: str) -> FileError:
 
 
 class Internal(MillpondError):
-    """A fault of the server; its log says more."""
+    """A fault of the server; the server's log has the details."""

@@ -1,9 +1,9 @@
 """The files of a cluster by their paths, without a mount between a program and their bytes.
 
-``Volume`` opens them, ``AsyncVolume`` does for asyncio. Reads and writes come in batches, at once
-or submitted and waited for later, and go straight from and to the program's memory. Where a node
-of the cluster runs on this host they go through memory that it shares; from a ``Region`` they are
-not even copied on their way to it.
+``Volume`` opens files; ``AsyncVolume`` does it for asyncio. Reads and writes come in batches. A
+program either waits for a batch at once, or submits it and waits later. Bytes move directly from
+and to the program's memory. If a node of the cluster runs on this host, they move through memory
+that the node shares; writes from a ``Region`` are not even copied into it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ T = TypeVar("T")
 
 
 class Region:
-    """Registered memory: what is written from it goes to the node on this host without a copy.
+    """Registered memory: the node on this host reads writes from it in place, without a copy.
 
-    Use ``Volume.register``. ``memory`` is all of it, page aligned and zeroed at first; its slices,
-    and NumPy arrays and tensors made from them, are registered as well. Reads come into it as into
-    any memory. It has one connection: threads that write at the same time register one each.
+    Use ``Volume.register``. ``memory`` is the whole region, page aligned and initially zero. Its
+    slices, and NumPy arrays and tensors made from them, are registered as well. Reads into a region
+    work as into any memory. A region has one connection: threads that write at the same time
+    register one region each.
     """
 
     def __init__(self, native: _native.NativeRegion) -> None:
@@ -44,14 +45,14 @@ class Region:
         self._native = native
         array: Any = type("_Memory", (ctypes.c_ubyte * native.nbytes,), {})
         held = array.from_address(native.address)
-        held.owner = native  # Whoever has a view of the memory keeps it in place.
+        held.owner = native  # Every view of the memory keeps it in place.
         self.memory: memoryview = memoryview(held).cast("B")
 
     @property
     def shared(self) -> bool:
-        """Whether a node shares it now; else it is memory as any other, and writes copy from it.
+        """Whether a node shares the memory; if not, writes copy from it as from any memory.
 
-        No longer after that node was started again: register memory anew then.
+        False after a restart of the node: register new memory then.
         """
         return self._native.shared
 
@@ -65,7 +66,7 @@ class Region:
         return self._native.nbytes
 
     def __repr__(self) -> str:
-        """Show length and whether it is shared."""
+        """Show the length and whether it is shared."""
         return f"Region({self.nbytes} bytes, shared={self.shared})"
 
 
@@ -79,52 +80,52 @@ class Stream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Tell whether it was opened to be read."""
+        """Return whether the file was opened for reading."""
         return "r" in self.file.mode or "+" in self.file.mode
 
     def writable(self) -> bool:
-        """Tell whether it was opened to be written."""
+        """Return whether the file was opened for writing."""
         return "r" not in self.file.mode or "+" in self.file.mode
 
     def seekable(self) -> bool:
-        """Return that it is."""
+        """Return true: the stream has a position."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to ``offset`` bytes from the start, from here or from the end; return the place."""
+        """Move to ``offset`` bytes from the start, the position or the end; return the position."""
         base = {os.SEEK_SET: lambda: 0, os.SEEK_CUR: lambda: self._at, os.SEEK_END: self.file.size}
         if whence not in base:
-            raise InvalidArgument(f"whence: {whence} is none of 0, 1 and 2")
+            raise InvalidArgument(f"whence: {whence} is not 0, 1 or 2")
         at = base[whence]() + offset
         if at < 0:
-            raise InvalidArgument(f"offset: {at} lies before the start of the file")
+            raise InvalidArgument(f"offset: {at} is before the start of the file")
         self._at = at
         return at
 
     def tell(self) -> int:
-        """Return the place in bytes from the start."""
+        """Return the position in bytes from the start."""
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill ``buffer`` from here; the bytes read, 0 at the end."""
+        """Fill ``buffer`` from the position and return the bytes read, 0 at the end."""
         count = self.file.readinto(buffer, self._at)
         self._at += count
         return count
 
     def write(self, data: Any) -> int:
-        """Write all of ``data`` here; its length in bytes."""
+        """Write all of ``data`` at the position and return its length in bytes."""
         count = self.file.pwrite(data, self._at)
         self._at += count
         return count
 
     def truncate(self, size: int | None = None) -> int:
-        """Make the file ``size`` bytes long, or end it here; return the length."""
+        """Set the length to ``size`` bytes, or to the position; return the length."""
         size = self._at if size is None else size
         self.file.truncate(size)
         return size
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the buffered rest and close the file."""
         try:
             super().close()
         finally:
@@ -134,19 +135,19 @@ class Stream(io.RawIOBase):
 class Volume(_native.NativeVolume):
     """The files of a cluster, in a session of this process. Thread safe.
 
-    A child of a fork uses it, and the files that were opened in it, in a session of its own. For
-    processes that are started otherwise (``spawn``, ``forkserver``) it can be pickled; open files
-    cannot.
+    A child of a fork uses the volume, and the files opened in it, in a session of its own. For
+    processes that start in another way (``spawn``, ``forkserver``) the volume can be pickled; open
+    files cannot.
 
     Args:
-        cluster: addresses of some nodes, with commas, or a ``Client`` to share connections with.
-        name: says to operators who has the session; host and process when not given.
-        workers: threads that do what is submitted, 1 to 256. More of them than the client has
-            ``connections`` wait for one.
-        options: of ``Client``, where addresses were given.
+        cluster: addresses of some nodes, separated by commas, or a ``Client`` to share connections.
+        name: name of the session, for operators; the default is host and process.
+        workers: threads that run submitted batches, 1 to 256. Threads beyond the client's number
+            of ``connections`` wait for a connection.
+        options: the arguments of ``Client``, when ``cluster`` is a list of addresses.
 
     Raises:
-        InvalidArgument: naming the argument, or for a server that stands alone.
+        InvalidArgument: an argument is invalid, or the server is not part of a cluster.
         Unreachable, DeadlineExceeded: no node answers.
     """
 
@@ -164,7 +165,7 @@ class Volume(_native.NativeVolume):
         """See the class."""
         if isinstance(cluster, Client):
             if options:
-                fix = "are the client's already: give them to Client"
+                fix = "belong to the client: give them to Client"
                 raise InvalidArgument(f"{', '.join(options)}: {fix}")
             client = cluster
         else:
@@ -177,13 +178,13 @@ class Volume(_native.NativeVolume):
         return volume
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have another process begin a session like this one; the pickle holds the token."""
+        """Let another process begin an equal session; the pickle holds the token."""
         return self._again, ()
 
     def register(self, nbytes: int) -> Region:
         """Register memory with the node on this host, to write from without a copy.
 
-        Where none shares memory with this client (``shared`` tells), it is memory as any other.
+        Without a node that shares memory with this client (see ``shared``), it is ordinary memory.
 
         Raises:
             InvalidArgument: ``nbytes`` is more than the node shares at once, 256 MiB by default.
@@ -198,7 +199,7 @@ class Volume(_native.NativeVolume):
         Args:
             path: as for ``open``.
             mode: as for ``open``.
-            buffering: bytes that are read ahead, or gathered before they are written.
+            buffering: size of the buffer in bytes, for read-ahead or for writes.
         """
         raw = Stream(self.open(path, mode))
         if raw.readable() and raw.writable():
@@ -206,7 +207,7 @@ class Volume(_native.NativeVolume):
         return (io.BufferedReader if raw.readable() else io.BufferedWriter)(raw, buffering)
 
     def makedirs(self, path: Path, perm: int = 0o755, *, exist_ok: bool = False) -> None:
-        """Make a directory and those that lead to it, as ``os.makedirs`` does."""
+        """Create a directory and its missing parents, as ``os.makedirs`` does."""
         names = [name for name in os.fspath(path).split("/") if name]
         for end in range(1, len(names)):
             try:
@@ -220,7 +221,7 @@ class Volume(_native.NativeVolume):
                 raise
 
     def exists(self, path: Path) -> bool:
-        """Tell whether a path leads to something."""
+        """Return whether a path exists."""
         try:
             self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -228,7 +229,7 @@ class Volume(_native.NativeVolume):
         return True
 
     def close(self) -> None:
-        """End the session, once the files that were opened in it are closed too."""
+        """End the session as soon as the files that were opened in it are closed too."""
         super().close()
         self._client = None
 
@@ -251,10 +252,10 @@ class Volume(_native.NativeVolume):
 
 
 class AsyncFile:
-    """A file for asyncio; see ``File``. Give a call memory that nobody else touches meanwhile.
+    """A file for asyncio; see ``File``. No other code may use the memory of a call until it ends.
 
-    Each call runs on a worker thread of its volume. One that is cancelled is forgotten, not undone:
-    its buffers stay referenced until it ends.
+    Each call runs on a worker thread of its volume. A cancelled call runs to its end, and its
+    buffers stay referenced until then.
     """
 
     def __init__(self, volume: AsyncVolume, file: File) -> None:
@@ -264,12 +265,12 @@ class AsyncFile:
 
     @property
     def path(self) -> str:
-        """The path that it was opened by."""
+        """The path that the file was opened with."""
         return self._file.path
 
     @property
     def mode(self) -> str:
-        """How it was opened."""
+        """The mode that the file was opened with."""
         return self._file.mode
 
     @property
@@ -278,43 +279,43 @@ class AsyncFile:
         return self._file.closed
 
     async def size(self) -> int:
-        """Ask how many bytes it has."""
+        """Ask the cluster for the length in bytes."""
         return await self._run(self._file.size)
 
     async def stat(self) -> os.stat_result:
-        """Ask what ``os.fstat`` would: size in bytes, mode, owner, times."""
+        """Ask the cluster for size in bytes, mode, owner and times, as ``os.fstat`` does."""
         return await self._run(self._file.stat)
 
     async def pread(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes from ``offset``, fewer where the file ends."""
+        """Read ``length`` bytes from ``offset``, fewer at the end of the file."""
         return await self._run(self._file.pread, offset, length)
 
     async def readinto(self, buffer: Memory, offset: int) -> int:
-        """Fill ``buffer`` from ``offset``; the bytes read, fewer where the file ends."""
+        """Fill ``buffer`` from ``offset`` and return the bytes read, fewer at the file's end."""
         return await self._run(self._file.readinto, buffer, offset)
 
     async def pwrite(self, data: Memory, offset: int) -> int:
-        """Write ``data`` at ``offset``, durably on all replicas; its length in bytes."""
+        """Write ``data`` at ``offset``, durably on all replicas, and return its length in bytes."""
         return await self._run(self._file.pwrite, data, offset)
 
     async def read_batch(self, parts: Parts) -> list[int]:
-        """Read ranges at the same time; the bytes read of each, fewer where the file ends."""
+        """Read ranges in parallel and return the bytes read of each, fewer at the file's end."""
         return await self._run(self._file.read_batch, parts)
 
     async def write_batch(self, parts: Parts) -> None:
-        """Write ranges at the same time, those that overlap in their order."""
+        """Write ranges in parallel, overlapping ones in the given order."""
         await self._run(self._file.write_batch, parts)
 
     async def truncate(self, size: int) -> None:
-        """Make the file ``size`` bytes long; what it is made longer by reads as zeros."""
+        """Set the length to ``size`` bytes; an added range reads as zeros."""
         await self._run(self._file.truncate, size)
 
     async def fsync(self) -> None:
-        """Tell when the file was written last; its bytes and its length are durable already."""
+        """Report the time of the last write; bytes and length are durable already."""
         await self._run(self._file.fsync)
 
     async def close(self) -> None:
-        """Close it, and tell when it was written last. Batches that were submitted go on."""
+        """Close the file and report the time of the last write. Submitted batches continue."""
         await self._run(self._file.close)
 
     async def __aenter__(self) -> AsyncFile:
@@ -338,7 +339,7 @@ def _closed() -> InvalidArgument:
 class AsyncVolume:
     """The files of a cluster for asyncio. Takes the arguments of ``Volume``.
 
-    The session begins with the first call. ``workers`` is how many calls run side by side.
+    The session begins with the first call. ``workers`` calls run in parallel.
     """
 
     def __init__(
@@ -372,11 +373,11 @@ class AsyncVolume:
         return AsyncFile(self, file)
 
     async def stat(self, path: Path) -> os.stat_result:
-        """Return what ``os.stat`` would: size in bytes, mode, owner, times; links are followed."""
+        """Return size in bytes, mode, owner and times, as ``os.stat`` does; links are followed."""
         return await self._on(Volume.stat, path)
 
     async def exists(self, path: Path) -> bool:
-        """Tell whether a path leads to something."""
+        """Return whether a path exists."""
         return await self._on(Volume.exists, path)
 
     async def listdir(self, path: Path = "/") -> list[str]:
@@ -384,11 +385,11 @@ class AsyncVolume:
         return await self._on(Volume.listdir, path)
 
     async def mkdir(self, path: Path, perm: int = 0o755) -> None:
-        """Make a directory; its parent must be there."""
+        """Create a directory; its parent must exist."""
         await self._on(Volume.mkdir, path, perm)
 
     async def makedirs(self, path: Path, perm: int = 0o755, *, exist_ok: bool = False) -> None:
-        """Make a directory and those that lead to it, as ``os.makedirs`` does."""
+        """Create a directory and its missing parents, as ``os.makedirs`` does."""
         await self._on(Volume.makedirs, path, perm, exist_ok=exist_ok)
 
     async def rmdir(self, path: Path) -> None:
@@ -396,17 +397,17 @@ class AsyncVolume:
         await self._on(Volume.rmdir, path)
 
     async def unlink(self, path: Path) -> None:
-        """Take the name of a file away; who has it open goes on with it."""
+        """Remove the name of a file; programs that have the file open keep using it."""
         await self._on(Volume.unlink, path)
 
     async def rename(self, source: Path, target: Path) -> None:
-        """Give ``source`` the name ``target``, at once and in the place of what is there."""
+        """Rename ``source`` to ``target`` in one step, replacing an existing ``target``."""
         await self._on(Volume.rename, source, target)
 
     async def clone(self, source: Path, target: Path) -> bool:
-        """Make the file ``target``: it shares the bytes of ``source`` until one of them is written.
+        """Create the file ``target``, which shares the bytes of ``source`` until one changes.
 
-        False when the bytes were copied: of a file that was cloned and written four times in turn.
+        Returns False if the bytes were copied: the file was cloned and written four times in turn.
         """
         return await self._on(Volume.clone, source, target)
 

@@ -1,4 +1,4 @@
-"""The layout digest: what must be equal for stored blocks to mean the same."""
+"""The layout digest: blocks have the same meaning only under equal digests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Layout = Union[bytes, Mapping[str, Any], None]
 def layout_digest(layout: Layout) -> bytes:
     """Return the 32-byte digest of ``layout``.
 
-    A mapping is hashed as JSON with sorted keys (SHA-256), so that equal mappings give equal
-    digests on every host; 32 bytes are taken as they are; ``None`` means "not checked".
+    A mapping is hashed as JSON with sorted keys (SHA-256), so equal mappings give equal digests on
+    every host. 32 bytes are used unchanged. ``None`` means "not checked".
 
     Raises ``InvalidArgument`` for anything else.
     """
@@ -32,5 +32,5 @@ def layout_digest(layout: Layout) -> bytes:
     try:
         text = json.dumps(layout, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"layout: not JSON-able: {error}") from error
+        raise InvalidArgument(f"layout: it has no JSON form: {error}") from error
     return hashlib.sha256(text.encode()).digest()

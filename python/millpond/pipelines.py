@@ -1,4 +1,4 @@
-"""Pipelines: a stage of this process's memory before a namespace or a folder."""
+"""Pipelines: a cache in this process's memory in front of a namespace or a folder."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def pipeline(
     """Build the pipeline ``text``: ``Millpond``, ``Cache|Millpond``, ``Posix`` or ``Cache|Posix``.
 
     Args:
-        text: the stages, first one first.
+        text: the stages, in the order in which a call meets them.
         namespace: the ``Millpond`` stage.
-        folder: where the ``Posix`` stage keeps one file per block, on any mounted file system.
+        folder: folder of the ``Posix`` stage, on any mounted file system; one file per block.
         cache_bytes: bytes of memory for the ``Cache`` stage, or a text such as ``2GiB``.
-        folder_bytes: bytes that ``folder`` may hold, of all processes and layouts that use it; or
-            such a text.
-        layout: as for ``Client.namespace``; blocks of another layout in ``folder`` are not seen.
+        folder_bytes: bytes that ``folder`` may hold, for all its processes and layouts together,
+            or a text such as ``2GiB``.
+        layout: as for ``Client.namespace``; blocks of another layout in ``folder`` are ignored.
 
     Raises:
-        InvalidArgument: naming the stage or argument.
+        InvalidArgument: a stage or an argument is invalid; the message names it.
         Unreachable: the folder cannot be used.
     """
     path = None if folder is None else os.fspath(folder)

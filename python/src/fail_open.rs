@@ -12,10 +12,10 @@ use crate::store::Store;
 
 /// A namespace that never stops its caller; made by `Client.fail_open`.
 ///
-/// No verb raises because of the server, and none waits longer than its deadline. What is late or
-/// fails is a miss when it reads (-1, `None`, `False`, 0) and is dropped when it writes
-/// (`late`); `stats` counts both. After some failures in a row the server is taken to be down:
-/// for a while, which doubles, nothing is tried at all. What the caller does wrong still raises.
+/// No verb raises because of the server, and none waits longer than its deadline. A read that is
+/// late or fails is a miss (-1, `None`, `False`, 0); a write that is late or fails is dropped
+/// (`late`); `stats` counts both. After some failures in a row the store takes the server to be
+/// down and tries nothing for a pause, which doubles. Mistakes of the caller still raise.
 #[pyclass(frozen, extends = Store, module = "millpond")]
 pub(crate) struct FailOpen {
     inner: Arc<KvFailOpen<LazyNamespace, millpond_env::RealClock>>,
@@ -65,7 +65,7 @@ impl FailOpen {
         self.inner.is_up()
     }
 
-    /// Why the last call failed that did, for people to read.
+    /// The reason of the last failure, for people to read.
     #[getter]
     fn last_error(&self) -> Option<String> {
         self.inner.last_error()

@@ -15,17 +15,17 @@ use crate::volume::{Held, stat_result};
 /// Longest read without asking for the length of the file first.
 const READ_UNASKED: usize = 64 << 20;
 
-/// An open file. Thread safe: calls of several threads run side by side, without the lock.
+/// An open file. Thread safe: calls of several threads run in parallel, without the lock.
 ///
-/// There is no position: every call names its offsets, in bytes from the start of the file. Memory
-/// is given as objects with the buffer protocol (bytearray, memoryview, NumPy arrays), as
-/// contiguous CPU torch tensors (pinned ones too), or as a list of `(address, length in bytes)`
-/// segments that follow each other in the file. Bytes go straight from and to it. Nobody else may
-/// touch it before the call, or the batch that was submitted, is done.
+/// There is no position: every call names its offsets, in bytes from the start of the file. Buffers
+/// are objects with the buffer protocol (bytearray, memoryview, NumPy arrays), contiguous CPU torch
+/// tensors (pinned ones too), or lists of `(address, length in bytes)` segments that follow each
+/// other in the file. Bytes move directly from and to these buffers. No other code may use a buffer
+/// until the call, or the submitted batch, is done.
 ///
 /// Calls raise `FileError` (an `OSError` with `errno`), `NoSpace`, `Unreachable` and
-/// `DeadlineExceeded`; `InvalidArgument` for what was not opened to be read, or written; and
-/// `ValueError` when the file is closed.
+/// `DeadlineExceeded`; `InvalidArgument` when the file was not opened for reading, or for
+/// writing; and `ValueError` when the file is closed.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct File {
     inner: Held<ClientFile>,
@@ -140,12 +140,12 @@ impl File {
 
 #[pymethods]
 impl File {
-    /// The path that it was opened by.
+    /// The path that the file was opened with.
     #[getter]
     fn path(&self) -> String {
         self.path.display().to_string()
     }
-    /// How it was opened.
+    /// The mode that the file was opened with.
     #[getter]
     fn mode(&self) -> &str {
         &self.mode
@@ -156,18 +156,18 @@ impl File {
         self.inner.is_closed()
     }
 
-    /// Ask how many bytes it has.
+    /// Ask the cluster for the length in bytes.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, ClientFile::len)
     }
 
-    /// Ask what `os.fstat` would: size in bytes, mode, owner, times.
+    /// Ask the cluster for size in bytes, mode, owner and times, as `os.fstat` does.
     fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let attr = self.run(py, ClientFile::stat)?;
         stat_result(py, &attr)
     }
 
-    /// Read `length` bytes from `offset`, fewer where the file ends.
+    /// Read `length` bytes from `offset`, fewer at the end of the file.
     fn pread<'py>(
         &self,
         py: Python<'py>,
@@ -190,9 +190,9 @@ impl File {
         Ok(fresh_bytes(py, read, |into| into.copy_from_slice(all))?.0)
     }
 
-    /// Fill `buffer` from `offset`; the bytes read, fewer where the file ends.
+    /// Fill `buffer` from `offset` and return the bytes read, fewer at the file's end.
     ///
-    /// What lies behind them in the buffer is left alone.
+    /// The rest of the buffer does not change.
     fn readinto(
         &self,
         py: Python<'_>,
@@ -203,7 +203,7 @@ impl File {
         Ok(self.run(py, |file| parts.read(file))?[0])
     }
 
-    /// Write `data` at `offset`, durably on all replicas; its length in bytes.
+    /// Write `data` at `offset`, durably on all replicas, and return its length in bytes.
     fn pwrite(
         &self,
         py: Python<'_>,
@@ -214,51 +214,52 @@ impl File {
         self.run(py, move |file| parts.write(file).map(|()| parts.bytes()))
     }
 
-    /// Read ranges at the same time; the bytes read of each, fewer where the file ends.
+    /// Read ranges in parallel and return the bytes read of each, fewer at the file's end.
     ///
-    /// `parts` are `(offset, buffer)` pairs. When the call raises, nothing is known about
-    /// what the buffers hold.
+    /// `parts` are `(offset, buffer)` pairs. When the call raises, the contents of the buffers
+    /// are undefined.
     fn read_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         let parts = Parts::of(py, parts, Use::Write)?;
         self.run(py, |file| parts.read(file))
     }
 
-    /// Write ranges at the same time, those that overlap in their order.
+    /// Write ranges in parallel, overlapping ones in the given order.
     ///
-    /// `parts` are `(offset, data)` pairs. All are durable on all replicas, and the file is as
-    /// long, when it returns. When it raises, any of them may have been written.
+    /// `parts` are `(offset, data)` pairs. When the call returns, all ranges are durable on all
+    /// replicas and the length of the file covers them. When it raises, any of them may have been
+    /// written.
     fn write_batch(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<()> {
         let parts = Parts::of(py, parts, Use::Read)?;
         self.run(py, move |file| parts.write(file))
     }
 
-    /// Have a thread of the volume do a `read_batch`; returns without waiting for it.
+    /// Start a `read_batch` on a thread of the volume and return without waiting for it.
     fn submit_read(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
         let Parts { pieces, each } = Parts::of(py, parts, Use::Write)?;
         let submitted = self.run(py, |file| Ok(file.submit_read(pieces)))?;
         Ok(Pending::reads(submitted, each))
     }
 
-    /// Have a thread of the volume do a `write_batch`; returns without waiting for it.
+    /// Start a `write_batch` on a thread of the volume and return without waiting for it.
     ///
-    /// Batches that were submitted side by side are written in any order.
+    /// Batches that are in flight at the same time are written in any order.
     fn submit_write(&self, py: Python<'_>, parts: &Bound<'_, PyAny>) -> PyResult<Pending> {
         let Parts { pieces, .. } = Parts::of(py, parts, Use::Read)?;
         Ok(Pending::writes(self.run(py, |file| Ok(file.submit_write(pieces)))?))
     }
 
-    /// Make the file `size` bytes long; what it is made longer by reads as zeros.
+    /// Set the length to `size` bytes; an added range reads as zeros.
     fn truncate(&self, py: Python<'_>, size: &Bound<'_, PyAny>) -> PyResult<()> {
         let size = offset_of(py, size)?;
         self.run(py, |file| file.set_len(size))
     }
 
-    /// Tell when the file was written last; its bytes and its length are durable already.
+    /// Report the time of the last write; bytes and length are durable already.
     fn fsync(&self, py: Python<'_>) -> PyResult<()> {
         self.run(py, ClientFile::sync)
     }
 
-    /// Close it, and tell when it was written last. Batches that were submitted go on.
+    /// Close the file and report the time of the last write. Submitted batches continue.
     fn close(&self, py: Python<'_>) {
         self.inner.close(py);
     }

@@ -26,7 +26,7 @@ fn run_cli(py: Python<'_>, argv: Vec<String>) -> i32 {
     py.detach(|| millpond_node::cli::run(argv.into_iter().map(Into::into)))
 }
 
-/// Return a number that this process shares with none that it was forked from.
+/// Return a number that differs between this process and those that it was forked from.
 #[pyfunction]
 fn generation() -> u64 {
     millpond_env::generation()

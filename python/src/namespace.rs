@@ -59,7 +59,7 @@ impl Namespace {
         NamespaceInfo::from(&self.inner.info())
     }
 
-    /// Keep keys from eviction until unpinned; true for those that are present.
+    /// Keep keys from eviction until unpinned and return which of them are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn pin(
         &self,
@@ -72,7 +72,7 @@ impl Namespace {
         py.detach(|| self.inner.pin(call.batch())).map_err(|error| raise(py, &error))
     }
 
-    /// End a pin; true for those that are present.
+    /// End the pin of keys and return which of them are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn unpin(
         &self,
@@ -104,7 +104,7 @@ impl Namespace {
         Ok((page.cursor, keys.collect()))
     }
 
-    /// Iterate over the keys, or those that start with `prefix`, page by page.
+    /// Iterate over all keys, or the keys that start with `prefix`, page by page.
     #[pyo3(signature = (prefix=None))]
     fn list(slf: Bound<'_, Self>, prefix: Option<&[u8]>) -> KeyIterator {
         let page = Vec::new().into_iter();

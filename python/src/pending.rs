@@ -25,7 +25,7 @@ enum State {
     Done(Outcome),
 }
 
-/// A batch that was submitted. It is done even if nobody waits for it.
+/// A submitted batch. It runs to its end even if nobody waits for it.
 #[pyclass(frozen, module = "millpond")]
 pub(crate) struct Pending {
     /// Only locked without the interpreter lock, which the end of a batch needs for its memory. A
@@ -74,10 +74,10 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Wait until it is done: the bytes read of each range, `None` of a write.
+    /// Wait for the end and return the bytes read of each range, or `None` for a write.
     ///
-    /// Raises what the batch did, every time. After `timeout` seconds raises `TimeoutError`,
-    /// and the batch goes on.
+    /// Every call raises the error of a failed batch. After `timeout` seconds a call raises
+    /// `TimeoutError`, and the batch continues.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Vec<usize>>> {
         let end = timeout.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
@@ -100,7 +100,7 @@ impl Pending {
         }
     }
 
-    /// Tell whether it is done, or has failed, without waiting.
+    /// Return whether the batch is done or has failed, without waiting.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state(py)?;
         // If the lock is taken, another thread waits for the batch.

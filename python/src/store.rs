@@ -23,17 +23,16 @@ const RUNS: &str = "runs";
 
 /// A store of blocks. Thread safe; every verb takes a batch and releases the interpreter lock.
 ///
-/// Values are given, and room for them is taken, as objects with the buffer protocol (bytes,
-/// NumPy arrays, memoryviews), as CPU torch tensors, or as lists of `(address, length in bytes)`
-/// segments that make up one value. Nobody else may write the memory of a `put`, or touch
-/// that of a `get`, until the call returns.
+/// Values and buffers are objects with the buffer protocol (bytes, NumPy arrays, memoryviews), CPU
+/// torch tensors, or lists of `(address, length in bytes)` segments that make up one value. Until
+/// the call returns, no other code may write the memory of a `put` or use that of a `get`.
 ///
-/// `leaders` decide placement, in every verb alike, and a block is found with the leader it was
-/// stored with. Without them every key is its own leader. `"runs"` says that the keys are one
-/// prompt from its start: each run of `run_blocks` keys is led by its first. Callers that move
-/// parts of a prompt give one leader per key.
+/// `leaders` decide placement in every verb: a block is found only with the leader that it was
+/// stored with. Without `leaders` every key is its own leader. `"runs"` means that the keys are
+/// one prompt from its start: the first key of each run of `run_blocks` keys leads that run.
+/// Callers that move parts of a prompt give one leader per key.
 ///
-/// `deadline_ms` bounds a call; that of the client, or of the store, when not given.
+/// `deadline_ms` bounds a call; the default is the deadline of the client, or of the store.
 #[pyclass(frozen, subclass, module = "millpond")]
 pub(crate) struct Store {
     inner: Arc<dyn BlockStore>,
@@ -192,8 +191,8 @@ impl Store {
 impl Store {
     /// Store values; the first one stored under a key wins.
     ///
-    /// Returns per key `stored`, `exists`, `no_space`, `busy`, `corrupt`, `read_only`,
-    /// `quota` or `late`.
+    /// Returns one status per key: `stored`, `exists`, `no_space`, `busy`, `corrupt`,
+    /// `read_only`, `quota` or `late`.
     #[pyo3(signature = (keys, values, *, leaders=None, deadline_ms=None))]
     fn put(
         &self,
@@ -213,13 +212,13 @@ impl Store {
         Ok(statuses.into_iter().map(put_word).collect())
     }
 
-    /// Read values into `into`; the bytes read per key, -1 for a miss.
+    /// Read values into `into` and return the bytes read per key, -1 for a miss.
     ///
-    /// A value that fails its checksum is a miss; its room then holds undefined bytes.
+    /// A value that fails its checksum is a miss; its buffer then holds undefined bytes.
     ///
     /// Raises:
-    ///     BufferTooSmall: a value is longer than its room; with the sizes of the others, which
-    ///         were read. Of a store that fails open it is a miss.
+    ///     BufferTooSmall: a value is longer than its buffer. The error has the sizes of the other
+    ///         values, which were read. A store that fails open counts the long value as a miss.
     #[pyo3(signature = (keys, into, *, leaders=None, deadline_ms=None))]
     fn get(
         &self,
@@ -291,7 +290,7 @@ impl Store {
             .map_err(|error| raise(py, &error))
     }
 
-    /// Tell which keys are present.
+    /// Return which keys are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn contains(
         &self,
@@ -304,7 +303,7 @@ impl Store {
         py.detach(|| self.inner.contains(call.batch())).map_err(|error| raise(py, &error))
     }
 
-    /// Mark keys as recently used; true for those that are present.
+    /// Mark keys as recently used and return which of them are present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn touch(
         &self,
@@ -317,7 +316,7 @@ impl Store {
         py.detach(|| self.inner.touch(call.batch())).map_err(|error| raise(py, &error))
     }
 
-    /// Remove keys; true for those that were present.
+    /// Remove keys and return which of them were present.
     #[pyo3(signature = (keys, *, leaders=None, deadline_ms=None))]
     fn delete(
         &self,

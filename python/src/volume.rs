@@ -151,16 +151,16 @@ impl NativeVolume {
     /// Open a regular file.
     ///
     /// Args:
-    ///     path: from the root of the volume, with or without `/`; links are followed.
-    ///     mode: `r` to read, `r+` to read and write what is there; `w` to write, `w+` to
-    ///         read and write what is made or cut to nothing; `x` and `x+` what must not be
-    ///         there yet. A `b` changes nothing: files are bytes.
-    ///     create: with `r+`, make the file if it is not there, and keep what is.
+    ///     path: from the root of the volume, with or without a leading `/`; links are followed.
+    ///     mode: `r` reads and `r+` reads and writes an existing file; `w` writes and `w+`
+    ///         reads and writes a new or emptied file; `x` and `x+` do the same, but the file
+    ///         must not exist yet. A `b` changes nothing: files are bytes.
+    ///     create: with `r+`, create a missing file; an existing file keeps its bytes.
     ///     perm: permission bits of a new file.
     ///
     /// Raises:
     ///     FileNotFound, FileExists, IsADirectory, PermissionDenied or another `FileError`.
-    ///     InvalidArgument: naming the argument.
+    ///     InvalidArgument: an argument is invalid; the message names it.
     #[pyo3(signature = (path, mode="r", *, create=false, perm=0o644))]
     fn open(
         &self,
@@ -175,7 +175,7 @@ impl NativeVolume {
         Ok(File::new(file, path, mode))
     }
 
-    /// Return what `os.stat` would: size in bytes, mode, owner, times; links are followed.
+    /// Return size in bytes, mode, owner and times, as `os.stat` does; links are followed.
     fn stat<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyAny>> {
         let attr = self.run(py, move |volume| volume.stat(path))?;
         stat_result(py, &attr)
@@ -189,7 +189,7 @@ impl NativeVolume {
         Ok(entries.iter().map(|entry| OsString::from_vec(name(entry))).collect())
     }
 
-    /// Make a directory; its parent must be there.
+    /// Create a directory; its parent must exist.
     #[pyo3(signature = (path, perm=0o755))]
     fn mkdir(&self, py: Python<'_>, path: PathBuf, perm: u16) -> PyResult<()> {
         self.run(py, move |volume| volume.mkdir(path, perm))
@@ -200,19 +200,19 @@ impl NativeVolume {
         self.run(py, move |volume| volume.rmdir(path))
     }
 
-    /// Take the name of a file away; who has it open goes on with it.
+    /// Remove the name of a file; programs that have the file open keep using it.
     fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         self.run(py, move |volume| volume.unlink(path))
     }
 
-    /// Give `source` the name `target`, at once and in the place of what is there.
+    /// Rename `source` to `target` in one step, replacing an existing `target`.
     fn rename(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<()> {
         self.run(py, move |volume| volume.rename(source, target))
     }
 
-    /// Make the file `target`: it shares the bytes of `source` until one of them is written.
+    /// Create the file `target`, which shares the bytes of `source` until one changes.
     ///
-    /// False when the bytes were copied: of a file that was cloned and written four times in turn.
+    /// Returns False if the bytes were copied: the file was cloned and written four times in turn.
     fn clone(&self, py: Python<'_>, source: PathBuf, target: PathBuf) -> PyResult<bool> {
         self.run(py, move |volume| volume.clone_file(source, target))
     }
@@ -227,7 +227,7 @@ impl NativeVolume {
         self.inner.is_closed()
     }
 
-    /// End the session, once the files that were opened in it are closed too.
+    /// End the session as soon as the files that were opened in it are closed too.
     fn close(&self, py: Python<'_>) {
         self.inner.close(py);
     }
