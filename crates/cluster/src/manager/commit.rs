@@ -459,7 +459,7 @@ fn give_up(draft: &mut Draft<'_>, nodes: &Nodes, disk: DiskId) -> Outcome {
         draft.changes.disks.insert(disk, Some(DiskRecord { state: DiskState::Missing, ..record }));
         draft.event(
             None,
-            format!("disk {disk} of node {} is given up: its data is made anew", record.node),
+            format!("disk {disk} of node {} is declared lost: its data is rebuilt", record.node),
         );
     }
     Outcome::Done
@@ -540,7 +540,7 @@ fn form(draft: &mut Draft<'_>, disks: &[PlanDisk], nodes: &Nodes, cx: &Cx<'_>) {
     let enough = domains.len() >= form.domains.max(u32::from(form.replicas)) as usize;
     if enough && form.replicas > 0 {
         draft.changes.cluster = Some(ClusterRecord { replicas: form.replicas, ..draft.cluster() });
-        draft.event(None, format!("chains of {} replicas are made", form.replicas));
+        draft.event(None, format!("chains of {} replicas are being made", form.replicas));
     }
 }
 

@@ -106,14 +106,15 @@ fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
     let cluster = draft.cluster();
     if cluster.replicas == replicas && replicas != 0 || cluster.more.has(replicas) {
         return Err(Halt::Refused(format!(
-            "the cluster has chains of {replicas} replicas already"
+            "the cluster already has chains of {replicas} replicas"
         )));
     }
     check_replicas(draft, replicas)?;
     let chains = draft.base.chains.len();
     if chains >= CHAINS_MAX {
         return Err(Halt::Refused(format!(
-            "the cluster has {chains} chains, of {CHAINS_MAX} at most: there is no room for another table"
+            "the cluster has {chains} chains, the maximum is {CHAINS_MAX}: there is no room for \
+             another table"
         )));
     }
     draft.changes.cluster = Some(if cluster.replicas == 0 {
@@ -121,7 +122,7 @@ fn form(draft: &mut Draft<'_>, replicas: u8) -> Outcome {
     } else {
         ClusterRecord { more: cluster.more.with(replicas), ..cluster }
     });
-    draft.event(None, format!("chains of {replicas} replicas are made"));
+    draft.event(None, format!("chains of {replicas} replicas are being made"));
     Ok(format!("chains of {replicas} replicas are being made"))
 }
 
@@ -133,12 +134,14 @@ fn check_replicas(draft: &Draft<'_>, replicas: u8) -> Result<(), Halt> {
     domains.sort_unstable();
     domains.dedup();
     if replicas == 0 || replicas > REPLICAS_MAX {
-        return Err(Halt::Refused(format!("{replicas} replicas: a chain has 1 to {REPLICAS_MAX}")));
+        return Err(Halt::Refused(format!(
+            "{replicas} replicas: a chain has 1 to {REPLICAS_MAX} replicas"
+        )));
     }
     if domains.len() < usize::from(replicas) {
         return Err(Halt::Refused(format!(
-            "{replicas} replicas need as many failure domains, there are {}: start more nodes, or \
-             take fewer replicas (at least 1)",
+            "{replicas} replicas need as many failure domains, but there are {}: start more nodes, \
+             or use fewer replicas (at least 1)",
             domains.len()
         )));
     }
@@ -150,7 +153,7 @@ fn raise(draft: &mut Draft<'_>, value: &str) -> Outcome {
     let cluster = draft.cluster();
     let Ok(replicas) = value.parse::<u8>() else {
         return Err(Halt::Refused(format!(
-            "'{REPLICAS}' is a number from 1 to {REPLICAS_MAX}, not '{value}'"
+            "'{REPLICAS}' must be a number from 1 to {REPLICAS_MAX}, not '{value}'"
         )));
     };
     if cluster.replicas == 0 {
@@ -159,21 +162,20 @@ fn raise(draft: &mut Draft<'_>, value: &str) -> Outcome {
     }
     if replicas <= cluster.replicas {
         return Err(Halt::Refused(format!(
-            "the chains have {} replicas: that can be raised, and not lowered",
+            "the chains have {} replicas: the number can be raised, but not lowered",
             cluster.replicas
         )));
     }
     if cluster.more.has(replicas) {
         return Err(Halt::Refused(format!(
-            "the cluster has a table of chains of {replicas} replicas beside its own: take another number"
+            "the cluster already has a further table of chains of {replicas} replicas: use another \
+             number"
         )));
     }
     check_replicas(draft, replicas)?;
     draft.event(None, format!("chains get {replicas} replicas instead of {}", cluster.replicas));
     draft.changes.cluster = Some(ClusterRecord { replicas, ..cluster });
-    Ok(format!(
-        "every chain gets {replicas} replicas; 'millpond admin status' tells how far that is"
-    ))
+    Ok(format!("every chain gets {replicas} replicas; 'millpond admin status' shows the progress"))
 }
 
 fn set(draft: &mut Draft<'_>, name: &str, value: &str) -> Outcome {
@@ -187,12 +189,12 @@ fn set(draft: &mut Draft<'_>, name: &str, value: &str) -> Outcome {
     config.version = ConfigVersion(config.version.0 + 1);
     draft.event(None, format!("setting {name} = '{value}'"));
     draft.changes.config = Some(config);
-    Ok(format!("{name} = '{value}'; every node has it with its next heartbeat"))
+    Ok(format!("{name} = '{value}'; every node gets it with its next heartbeat"))
 }
 
 fn drain_node(draft: &mut Draft<'_>, node: NodeId, on: bool) -> Outcome {
     let Some(record) = draft.node(node).cloned() else {
-        return Err(Halt::Refused(format!("there is no node {node}")));
+        return Err(Halt::Refused(format!("no node {node}")));
     };
     let state = if on { NodeState::Draining } else { NodeState::Active };
     draft.event(None, format!("node {node} is {}", if on { "drained" } else { "active" }));
@@ -202,12 +204,12 @@ fn drain_node(draft: &mut Draft<'_>, node: NodeId, on: bool) -> Outcome {
 
 fn disk_state(draft: &mut Draft<'_>, disk: DiskId, state: DiskState) -> Outcome {
     let Some(record) = draft.disk(disk).copied() else {
-        return Err(Halt::Refused(format!("there is no disk {disk}")));
+        return Err(Halt::Refused(format!("no disk {disk}")));
     };
     let word = match state {
         DiskState::Active => "active",
         DiskState::Draining => "being emptied",
-        DiskState::Lost | DiskState::Missing => "given up; its data is made anew",
+        DiskState::Lost | DiskState::Missing => "declared lost; its data is rebuilt",
     };
     draft.event(None, format!("disk {disk} is {word}"));
     draft.changes.disks.insert(disk, Some(DiskRecord { state, ..record }));
@@ -216,7 +218,7 @@ fn disk_state(draft: &mut Draft<'_>, disk: DiskId, state: DiskState) -> Outcome 
 
 fn remove_node(draft: &mut Draft<'_>, nodes: &Nodes, node: NodeId) -> Outcome {
     if draft.node(node).is_none() {
-        return Err(Halt::Refused(format!("there is no node {node}")));
+        return Err(Halt::Refused(format!("no node {node}")));
     }
     let chains = draft.base.chains_of(node).count();
     if chains > 0 {
@@ -243,16 +245,17 @@ fn remove_node(draft: &mut Draft<'_>, nodes: &Nodes, node: NodeId) -> Outcome {
 fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
     let place = draft.place(slot.0);
     if let Some(old) = place.old {
-        let text = format!("slot {} moves from chain {} already: wait for it", slot.0, old.0);
+        let text = format!("slot {} already moves from chain {}: wait for it", slot.0, old.0);
         return Err(Halt::Refused(text));
     }
     if place.chain == ChainId::NONE || draft.chain(to).is_none() {
-        let text = format!("there is no chain {}: see 'millpond admin chains'", to.0);
+        let text = format!("no chain {}: 'millpond admin chains' lists them", to.0);
         return Err(Halt::Refused(text));
     }
     if to.table() != 0 {
         let text = format!(
-            "chain {} is of the table of {} replicas: slots go to chains of the cluster's own, up to {}",
+            "chain {} belongs to the table of {} replicas: slots use only the chains of the \
+             default table, up to chain {}",
             to.0,
             to.table(),
             CHAINS_MAX
@@ -260,7 +263,7 @@ fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
         return Err(Halt::Refused(text));
     }
     if place.chain == to {
-        return Err(Halt::Refused(format!("slot {} is on chain {} already", slot.0, to.0)));
+        return Err(Halt::Refused(format!("slot {} is already on chain {}", slot.0, to.0)));
     }
     draft.changes.slots.insert(slot.0, SlotPlace { chain: to, old: Some(place.chain) });
     let text = format!("slot {} moves from chain {} to {}", slot.0, place.chain.0, to.0);
@@ -271,12 +274,15 @@ fn move_slot(draft: &mut Draft<'_>, slot: SlotId, to: ChainId) -> Outcome {
 fn move_target(draft: &mut Draft<'_>, chain: ChainId, from: TargetId, to: DiskId) -> Outcome {
     let Some(record) = draft.chain(chain).filter(|_| draft.is_untouched(chain)).cloned() else {
         return Err(Halt::Refused(format!(
-            "chain {} is not there, or changes right now: try again",
+            "chain {} does not exist, or is changing: try again",
             chain.0
         )));
     };
     if record.moving.is_some() {
-        return Err(Halt::Refused(format!("a replica of chain {} moves already", chain.0)));
+        return Err(Halt::Refused(format!(
+            "a replica of chain {} already moves: wait for it",
+            chain.0
+        )));
     }
     let members = &record.chain.targets;
     if !members.iter().any(|member| member.target == from) {
@@ -284,14 +290,14 @@ fn move_target(draft: &mut Draft<'_>, chain: ChainId, from: TargetId, to: DiskId
     }
     if !members.iter().any(|member| is_serving(member.state)) {
         return Err(Halt::Refused(format!(
-            "chain {} does not serve: there is nothing to copy from",
+            "chain {} has no serving replica: there is no copy to move",
             chain.0
         )));
     }
     let domain =
         |disk: DiskId| draft.disk(disk).and_then(|disk| draft.node(disk.node)).map(domain_name);
     let Some(there) = domain(to) else {
-        return Err(Halt::Refused(format!("there is no disk {to}")));
+        return Err(Halt::Refused(format!("no disk {to}")));
     };
     let shares = members
         .iter()

@@ -112,14 +112,14 @@ impl Primary {
         if status.chains_down > 0 {
             problem(
                 format!("{} chains have no serving replica", status.chains_down),
-                "bring back the nodes named in 'millpond admin events': only they have the newest data",
+                "start the nodes named in 'millpond admin events': only they have the newest data",
             );
         }
         for node in status.nodes.iter().filter(|node| !node.alive) {
             let advice = if node.targets == 0 {
-                "it holds no data: start it, or 'millpond admin remove' forgets it"
+                "it holds no data: start it, or run 'millpond admin remove'"
             } else {
-                "start it, or replace it: its data is made anew after 'repair.after'"
+                "start it, or replace it: its data is rebuilt after 'repair.after'"
             };
             problem(format!("node {} on host '{}' is gone", node.id, node.host), advice);
         }
@@ -127,8 +127,8 @@ impl Primary {
             let alive = status.nodes.iter().any(|node| node.id == disk.node && node.alive);
             if alive {
                 problem(
-                    format!("disk {} of node {} fails", disk.id, disk.node),
-                    "replace it; 'millpond admin lose DISK' makes its data anew at once",
+                    format!("disk {} of node {} is failing", disk.id, disk.node),
+                    "replace it; 'millpond admin lose DISK' rebuilds its data at once",
                 );
             }
         }
@@ -144,11 +144,11 @@ impl Primary {
         if status.chains_degraded > 0 {
             problem(
                 format!("{} chains serve with fewer replicas than wanted", status.chains_degraded),
-                "nothing, if 'syncing' goes down; else see the nodes and disks above",
+                "wait while 'syncing' goes down; otherwise check the nodes and disks above",
             );
         }
         if status.paused {
-            problem("moves are paused".to_owned(), "'millpond admin resume' lets them go on");
+            problem("moves are paused".to_owned(), "'millpond admin resume' continues them");
         }
         problems
     }

@@ -30,7 +30,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "rebalance.paused",
         default: "false",
-        help: "start no moves; those under way end",
+        help: "start no new moves; running moves finish",
         kind: Kind::Switch,
     },
     Setting {
@@ -54,13 +54,13 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "rebalance.bytes_per_second",
         default: "256MiB",
-        help: "what a node sends, and receives, to move and resync replicas",
+        help: "bytes per second that a node sends, and receives, to move and resync replicas",
         kind: Kind::Rate,
     },
     Setting {
         name: "repair.after",
         default: "15m",
-        help: "how long a disk may be away before its data is made anew elsewhere",
+        help: "time that a disk may be away before its data is rebuilt elsewhere",
         kind: Kind::Time,
     },
 ];
@@ -82,14 +82,14 @@ pub(crate) struct Rules {
 pub(crate) fn check(name: &str, value: &str) -> Result<(), String> {
     let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
-        return Err(format!("there is no setting '{name}'; there are {}", names.join(", ")));
+        return Err(format!("no setting '{name}'; the settings are {}", names.join(", ")));
     };
     match setting.kind {
         Kind::Switch if value.parse::<bool>().is_err() => {
-            Err(format!("'{name}' is true or false, not '{value}'"))
+            Err(format!("'{name}' must be true or false, not '{value}'"))
         }
         Kind::Count { min, max } if !value.parse().is_ok_and(|n| (min..=max).contains(&n)) => {
-            Err(format!("'{name}' is a number from {min} to {max}, not '{value}'"))
+            Err(format!("'{name}' must be a number from {min} to {max}, not '{value}'"))
         }
         Kind::Time => parse_duration(value).map(|_| ()).map_err(|error| error.to_string()),
         Kind::Rate => value.parse::<ByteSize>().map(|_| ()).map_err(|error| error.to_string()),

@@ -44,8 +44,9 @@ pub type Members = Vec<u32>;
 pub enum PlacementError {
     /// Fewer failure domains than replicas.
     #[error(
-        "{replicas} replicas need as many failure domains with space, there are {domains}: add nodes, \
-         lower the number of replicas, or give nodes of one rack domains of their own"
+        "{replicas} replicas need as many failure domains with space, but there are {domains}: add \
+         nodes, lower the number of replicas, or give nodes of one rack failure domains of their \
+         own"
     )]
     Domains {
         /// Replicas of each chain.
@@ -54,7 +55,7 @@ pub enum PlacementError {
         domains: usize,
     },
     /// Zero replicas or zero chains.
-    #[error("a chain has at least one replica, and a cluster at least one chain")]
+    #[error("a chain needs at least one replica, and a cluster at least one chain")]
     Nothing,
 }
 

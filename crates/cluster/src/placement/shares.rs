@@ -83,7 +83,10 @@ pub fn shares(
                 rest -= 1;
             }
         }
-        assert!(rest < before, "enough domains have room, or there was an error before");
+        assert!(
+            rest < before,
+            "a failure domain has room, or this function returned an error before"
+        );
     }
     Ok(whole)
 }

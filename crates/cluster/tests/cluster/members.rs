@@ -210,7 +210,7 @@ fn a_failing_disk_loses_its_place_and_gets_it_back() {
     let node = world.node(1);
     node.bad_disks.insert(disk_id(1));
     world.until(1_000, |world| world.serving_on(1) == 0);
-    assert!(world.status().problems.iter().any(|problem| problem.what.contains("fails")));
+    assert!(world.status().problems.iter().any(|problem| problem.what.contains("is failing")));
     world.node(1).bad_disks.clear();
     world.until(10_000, |world| world.is_whole(256, 2));
 }

@@ -74,7 +74,7 @@ fn more_replicas_come_to_what_is_stored_and_what_comes() {
     let store = Store::open(&cluster);
     (0..100).for_each(|n| store.put(n));
     let (done, said) = admin(&["set", "replicas", "3"]);
-    assert!(!done && said.contains("failure domains, there are 2"), "{said}");
+    assert!(!done && said.contains("failure domains, but there are 2"), "{said}");
     let (done, said) = admin(&["set", "replicas", "2"]);
     assert!(done, "{said}");
     (100..200).for_each(|n| store.put(n));

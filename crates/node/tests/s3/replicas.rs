@@ -50,7 +50,7 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     assert!(error.contains("chains of 1 replicas; `millpond admin form --replicas 3`"), "{error}");
     let form = ["admin", "form", "--replicas", "3"];
     let error = pair.refused(&form);
-    assert!(error.contains("3 replicas need as many failure domains, there are 1"), "{error}");
+    assert!(error.contains("3 replicas need as many failure domains, but there are 1"), "{error}");
 
     let others: Vec<Server> = (0..2).map(|_| pair.front.node()).collect();
     until("they are there", || pair.front.command(&form).status.success().then_some(()));
