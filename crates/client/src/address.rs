@@ -46,7 +46,7 @@ impl FromStr for Address {
         let bad = || {
             ClientError::argument(
                 "address",
-                format!("'{text}' is not host:port, [ipv6]:port or unix:/path of the socket"),
+                format!("'{text}' is not host:port, [ipv6]:port or unix:/path of a socket"),
             )
         };
         if let Some(path) = text.strip_prefix("unix:") {
@@ -105,7 +105,7 @@ impl FromStr for Addresses {
     fn from_str(text: &str) -> Result<Self, ClientError> {
         let all = text.split(',').map(|one| one.trim().parse()).collect::<Result<Vec<_>, _>>()?;
         if all.len() > ADDRESSES_MAX {
-            let fix = format!("{} given; {ADDRESSES_MAX} at most", all.len());
+            let fix = format!("{} given; at most {ADDRESSES_MAX} are allowed", all.len());
             return Err(ClientError::argument("address", fix));
         }
         Ok(Self(all))

@@ -88,7 +88,7 @@ fn check(
     for (part, len) in parts.iter().zip(lens) {
         let end = (part.offset as usize).saturating_add(len);
         if end > CHUNK_BYTES_MAX {
-            let fix = format!("{} ends at {end}: a chunk has at most 64 MiB", part.chunk);
+            let fix = format!("{} ends at byte {end}: a chunk has at most 64 MiB", part.chunk);
             return Err(ClientError::argument(what, fix));
         }
     }
@@ -170,7 +170,7 @@ impl Client {
         cluster.run(&work, &mut reads, deadline)?;
         let len_of = |outcome: &GetOutcome| {
             let GetOutcome::Read(len) = *outcome else {
-                unreachable!("a call that succeeded has read every part")
+                unreachable!("a successful call has read every part")
             };
             len
         };

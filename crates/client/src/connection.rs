@@ -394,7 +394,7 @@ impl Connection {
         let at = at.and_then(|at| usize::try_from(at).ok());
         let asked = at.and_then(|at| flight.waits.get_mut(at)).and_then(Option::take);
         let (Some(at), Some(asked)) = (at, asked) else {
-            return Err(StreamError::Unexpected("a reply to no request"));
+            return Err(StreamError::Unexpected("a reply without a request"));
         };
         header.check_answers(asked)?;
         flight.done += 1;
@@ -519,7 +519,7 @@ impl Connection {
                 let StatusReply { items } = StatusReply::decode(&self.meta)?;
                 if items.len() != request.keys.len() {
                     return Err(StreamError::Unexpected(
-                        "a put's reply with another number of items",
+                        "a reply to a put with a wrong number of items",
                     ));
                 }
                 *reply = items;
@@ -528,7 +528,7 @@ impl Connection {
                 let StatusReply { items } = StatusReply::decode(&self.meta)?;
                 if items.len() != request.parts.len() {
                     return Err(StreamError::Unexpected(
-                        "a write's reply with another number of items",
+                        "a reply to a write with a wrong number of items",
                     ));
                 }
                 *reply = items;
@@ -543,7 +543,7 @@ impl Connection {
                 let reply = GetReply::decode(&self.meta)?;
                 if reply.items.len() != asked {
                     return Err(StreamError::Unexpected(
-                        "a get's reply with another number of items",
+                        "a reply to a get with a wrong number of items",
                     ));
                 }
                 if header.flags & FLAG_SHM == 0 {

@@ -75,7 +75,10 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The connection broke during a call.
-    #[error("the connection to {address} broke: {source}; the call may or may not have been done")]
+    #[error(
+        "the connection to {address} broke: {source}; the server may or may not have executed the \
+         call"
+    )]
     Broken {
         /// The server.
         address: String,
@@ -103,8 +106,8 @@ pub enum ClientError {
     Deadline(Duration, &'static str),
     /// The deadline of a call to a cluster passed first.
     #[error(
-        "the deadline of {given:?} passed with {open} of {all} keys unanswered after {rounds} tries: \
-         {tried}; `millpond admin status` shows what is wrong with the cluster"
+        "the deadline of {given:?} passed with {open} of {all} keys unanswered after {rounds} \
+         tries: {tried}; `millpond admin status` shows the problems of the cluster"
     )]
     Unanswered {
         /// The deadline.
@@ -129,7 +132,7 @@ pub enum ClientError {
         message: String,
     },
     /// The peer sent bytes that are no valid frame.
-    #[error("the peer at {address} broke the protocol: {source}")]
+    #[error("the peer at {address} violated the protocol: {source}")]
     Wire {
         /// The peer.
         address: String,
@@ -138,7 +141,7 @@ pub enum ClientError {
         source: WireError,
     },
     /// The peer sent a valid frame that is not allowed here.
-    #[error("the peer at {address} broke the protocol: {what}")]
+    #[error("the peer at {address} violated the protocol: {what}")]
     Unexpected {
         /// The peer.
         address: String,
@@ -146,15 +149,15 @@ pub enum ClientError {
         what: &'static str,
     },
     /// Another server than before answers at the address: names must be looked up again.
-    #[error("another server answers at {address} than before: open the namespace again")]
+    #[error("a different server answers at {address} than before: open the namespace again")]
     OtherServer {
         /// The address.
         address: String,
     },
     /// The server is standalone.
     #[error(
-        "the server at {address} stands alone, and files need a cluster: start it with `millpond server \
-         --manager`, others with `--join`"
+        "the server at {address} is not part of a cluster, and files need one: start it with \
+         `millpond server --manager`, and further servers with `--join`"
     )]
     Alone {
         /// The server.
@@ -174,8 +177,9 @@ pub enum ClientError {
     },
     /// Bytes of a file are lost.
     #[error(
-        "{chunk} on chain {}: {solid} bytes from byte {offset} on were written, and {there} are there: the rest \
-         is lost. `millpond fsck` names the damaged files; put this one back from its source",
+        "{chunk} on chain {}: {solid} bytes from byte {offset} on were written, but only {there} \
+         of them exist: the rest is lost. `millpond fsck` names the damaged files; restore this \
+         one from its source",
         chain.0
     )]
     Missing {
@@ -288,8 +292,8 @@ const fn kind_of_item(status: ItemStatus) -> ErrorKind {
 const fn advice(status: ItemStatus) -> &'static str {
     match status {
         ItemStatus::NoSpace => ": a disk of the chain is full: remove files, or add disks",
-        ItemStatus::Sealed => ": the file was cloned: read its newest data id and write there",
-        _ => "; its log says more",
+        ItemStatus::Sealed => ": the file was cloned: get its current data id and write there",
+        _ => "; see the log of the node",
     }
 }
 

@@ -80,8 +80,8 @@ impl Client {
     /// The cluster, which has files.
     fn of_files(&self, deadline: Deadline) -> Result<Arc<Cluster>, ClientError> {
         self.cluster(deadline)?.ok_or_else(|| {
-            let text = "stands alone: files need a cluster; start it with `millpond server --manager \
-                        --form-nodes 1`";
+            let text = "is not part of a cluster: files need one; start it with `millpond server \
+                        --manager --form-nodes 1`";
             ClientError::argument("address", format!("the server at {} {text}", self.name()))
         })
     }

@@ -137,17 +137,17 @@ impl ClientOptions {
             return Err(ClientError::argument("deadline_ms", "must be between 1 and 3,600,000"));
         }
         if self.token.len() > millpond_types::limits::TOKEN_BYTES_MAX {
-            return Err(ClientError::argument("token", "longer than 4,096 bytes"));
+            return Err(ClientError::argument("token", "is longer than 4,096 bytes"));
         }
         let unix = self.addresses.all().iter().any(|address| matches!(address, Address::Unix(_)));
         if unix && self.transport == Transport::Tcp {
-            let fix = "tcp needs a host:port address, not a Unix socket";
+            let fix = "`tcp` needs a host:port address, not a Unix socket";
             return Err(ClientError::argument("transport", fix));
         }
         if unix && self.tls_ca.is_some() {
             return Err(ClientError::argument(
                 "tls_ca",
-                "a Unix socket needs no TLS: leave it out",
+                "a Unix socket does not use TLS: leave tls_ca out",
             ));
         }
         Ok(())

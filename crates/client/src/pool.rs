@@ -247,8 +247,8 @@ impl Pool {
         }
         let Some((arena, memory)) = connection.lend(bytes, deadline)? else {
             let fix = format!(
-                "{name} does not share {bytes} bytes at once: register several regions, or raise \
-                 limits.shm_arena of the node"
+                "{name} cannot share {bytes} bytes at once: register several smaller regions, or \
+                 raise limits.shm_arena of the node"
             );
             return Err(ClientError::argument("bytes", fix));
         };
@@ -284,7 +284,7 @@ impl Pool {
             }
             let left = deadline.at.since(RealClock::tick());
             if left.is_zero() {
-                let doing = "waiting for one of the client's connections; open more connections";
+                let doing = "waiting for a free connection of the client; open more connections";
                 return Err(ClientError::Deadline(deadline.given, doing));
             }
             self.freed.wait_for(&mut state, left);
@@ -529,7 +529,7 @@ impl Pool {
     ) -> Result<Connection, ClientError> {
         let connection = Connection::open(wire, transport, (name, &self.options.token), deadline)?;
         if self.peer.node.is_some_and(|node| node != connection.hello.node) {
-            let source = io::Error::other("another server answers there than the one looked for");
+            let source = io::Error::other("a different server answers there than the expected one");
             return Err(connect_error(&self.name(), source));
         }
         Ok(connection)

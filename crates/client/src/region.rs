@@ -129,7 +129,7 @@ impl Client {
             }
         }
         let failed = |error: String| {
-            ClientError::argument("bytes", format!("no memory of {bytes} bytes: {error}"))
+            ClientError::argument("bytes", format!("cannot allocate {bytes} bytes: {error}"))
         };
         let memory = ShmRegion::create("millpond-region", bytes)
             .map_err(|error| failed(error.to_string()))?

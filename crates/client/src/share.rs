@@ -214,7 +214,7 @@ pub fn clone_file<E: From<ClientError>>(
     (parent, name): (Ino, &Name),
 ) -> Result<Attr, E> {
     let unexpected = || {
-        let what = "a meta answered something else than it was asked for";
+        let what = "unexpected answer from a meta: is it of another version?";
         E::from(ClientError::Unexpected { address: client.name(), what })
     };
     for _ in 0..CLONE_TRIES {

@@ -202,7 +202,9 @@ impl ShmLink {
             self.record.split_first_chunk::<HEADER_BYTES>().ok_or(WireError::Truncated)?;
         let header = FrameHeader::decode(head)?;
         if meta.len() != header.meta_len as usize {
-            return Err(StreamError::Unexpected("a record with another length than its header"));
+            return Err(StreamError::Unexpected(
+                "a record with a length that differs from its header",
+            ));
         }
         header.check_meta(meta)?;
         Ok(Some((header, meta)))

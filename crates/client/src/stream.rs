@@ -208,7 +208,7 @@ impl FrameStream {
         let header = FrameHeader::decode(&head)?;
         let len = header.meta_len as usize;
         if len > META_BYTES_MAX {
-            return Err(StreamError::Unexpected("a reply with more meta than the limit"));
+            return Err(StreamError::Unexpected("a reply with more metadata than the limit"));
         }
         self.buffered(len, ahead.saturating_sub(len), deadline)?;
         meta.clear();
@@ -292,7 +292,7 @@ pub(crate) fn check_get(
     for (index, item) in reply.items.iter().enumerate() {
         if item.status == ItemStatus::Ok {
             if item.len as usize > reads.rooms[items.at(index)].len() {
-                return Err(StreamError::Unexpected("a value longer than its room"));
+                return Err(StreamError::Unexpected("a value longer than its buffer"));
             }
             total += u64::from(item.len);
         }

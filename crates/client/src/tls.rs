@@ -72,8 +72,8 @@ impl Write for Timed<'_> {
 
 /// Adds the most likely reason when the peer closes the connection at the start of a handshake.
 fn no_handshake(error: io::Error) -> io::Error {
-    let text = "the server ended the connection in place of a TLS handshake: where it speaks no TLS, leave tls_ca \
-                (--tls-ca) out";
+    let text = "the server closed the connection instead of a TLS handshake: if it does not use \
+                TLS, leave tls_ca (--tls-ca) out";
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             io::Error::new(error.kind(), text)

@@ -275,7 +275,7 @@ impl Client {
         deadline: Option<Duration>,
     ) -> Result<ListReply, ClientError> {
         if prefix.len() > millpond_types::limits::KEY_BYTES_MAX {
-            return Err(ClientError::argument("prefix", "longer than a key's 128 bytes"));
+            return Err(ClientError::argument("prefix", "is longer than a key (128 bytes)"));
         }
         let limit = wire_len(LIST_KEYS_MAX);
         let request = ListRequest { namespace, prefix: prefix.to_vec(), cursor, limit };
@@ -310,7 +310,7 @@ impl Client {
             items.extend(self.decoded(&reply, StatusReply::decode)?.items);
         }
         if items.len() != keys.keys.len() {
-            let what = "a reply with another number of items";
+            let what = "a reply with a wrong number of items";
             return Err(ClientError::Unexpected { address: self.name(), what });
         }
         self.check_moved(items.iter().any(|status| is_elsewhere(*status)));

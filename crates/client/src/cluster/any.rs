@@ -204,7 +204,10 @@ impl Cluster {
         } else {
             let known = self.cursors.lock().places.get(&request.cursor).cloned();
             known.ok_or_else(|| {
-                ClientError::argument("cursor", "is too old or of another client: begin with 0")
+                ClientError::argument(
+                    "cursor",
+                    "too old, or from another client: start again with 0",
+                )
             })?
         };
         let Some(id) = place.nodes.last().copied() else {
@@ -227,7 +230,7 @@ impl Cluster {
         self.until(deadline, || {
             let known = !self.table.get().nodes.is_empty();
             let unknown = || {
-                let source = std::io::Error::other("no node told the cluster's routing");
+                let source = std::io::Error::other("no node sent the routing of the cluster");
                 ClientError::Connect { address: self.seeds.name(), source }
             };
             known.then_some(()).ok_or_else(unknown)

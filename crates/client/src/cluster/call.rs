@@ -275,7 +275,7 @@ impl Cluster {
             (&mut error, &work.asked, batch.unanswered().next())
         {
             let PlacedChunk { chain, chunk } = files.at(first);
-            let first = format!("; the first of them is {chunk} on chain {}", chain.0);
+            let first = format!("; the first unanswered chunk is {chunk} on chain {}", chain.0);
             tried.push_str(&first);
         }
         Err(error)
@@ -288,14 +288,15 @@ impl Cluster {
         deadline: Deadline,
     ) -> ClientError {
         let mut tried = if self.table.version() == RoutingVersion(0) {
-            format!("no node of the cluster at {} told its routing", self.seeds.name())
+            format!("no node of the cluster at {} sent its routing", self.seeds.name())
         } else if let Some((node, what)) = &trail.last {
-            format!("the last try was node {node}: {what}")
+            format!("the last attempt was node {node}: {what}")
         } else {
-            "the cluster's nodes pointed at each other".to_owned()
+            "the nodes of the cluster redirected to each other".to_owned()
         };
         if trail.homeless > 0 {
-            let text = format!("; {} of them lie on chains that nobody serves now", trail.homeless);
+            let text =
+                format!("; {} of them belong to chains without a serving replica", trail.homeless);
             tried.push_str(&text);
         }
         let rounds = trail.rounds;

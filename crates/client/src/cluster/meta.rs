@@ -125,7 +125,7 @@ impl Cluster {
             open: 1,
             all: 1,
             rounds: 0,
-            tried: format!("the cluster at {} names no node as a meta", self.seeds.name()),
+            tried: format!("the routing of the cluster at {} lists no meta", self.seeds.name()),
         }
     }
 }

@@ -429,7 +429,7 @@ impl<'r, 'w, 'a, 'x, 'y> Race<'r, 'w, 'a, 'x, 'y> {
                     at,
                     ClientError::Unexpected {
                         address: self.runs[at].node.pool.name(),
-                        what: "no answer until its part was given to another node",
+                        what: "no answer before its part was sent to another node",
                     },
                 );
             }
@@ -446,9 +446,9 @@ fn statuses(
     match job {
         Job::Put { reply, .. } | Job::Write { reply, .. } => Ok(reply.clone()),
         Job::Plain { verb: Verb::ChunkStat, reply, .. } => {
-            let items = ChunkStatReply::decode(reply).map_err(|_| "a reply that is none")?.items;
+            let items = ChunkStatReply::decode(reply).map_err(|_| "a malformed reply")?.items;
             if items.len() != part.len() {
-                return Err("a reply with another number of items");
+                return Err("a reply with a wrong number of items");
             }
             for (item, (status, stat)) in part.iter().zip(&items) {
                 reads.stats[*item] = (*status == ItemStatus::Ok).then_some(*stat);
@@ -456,9 +456,9 @@ fn statuses(
             Ok(items.into_iter().map(|(status, _)| status).collect())
         }
         Job::Plain { reply, .. } => {
-            let items = StatusReply::decode(reply).map_err(|_| "a reply that is none")?.items;
+            let items = StatusReply::decode(reply).map_err(|_| "a malformed reply")?.items;
             let whole = items.len() == part.len();
-            if whole { Ok(items) } else { Err("a reply with another number of items") }
+            if whole { Ok(items) } else { Err("a reply with a wrong number of items") }
         }
         Job::Read { .. } => {
             reads.moved.clear();

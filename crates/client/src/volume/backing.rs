@@ -27,7 +27,7 @@ pub struct Found {
 /// Converts a pause or lease to milliseconds.
 fn ms(time: Duration) -> Result<u32, ClientError> {
     let ms = u32::try_from(time.as_millis()).ok().filter(|ms| *ms <= PAUSE_MS_MAX);
-    ms.ok_or_else(|| ClientError::argument("time", "longer than a day"))
+    ms.ok_or_else(|| ClientError::argument("time", "is longer than a day"))
 }
 
 fn checked_outcome(outcome: &Outcome) -> Result<(), ClientError> {
@@ -44,7 +44,7 @@ fn checked_outcome(outcome: &Outcome) -> Result<(), ClientError> {
 /// Rejects an `ETag` that would be cut.
 pub(super) fn checked_etag(etag: &str) -> Result<(), ClientError> {
     if etag.len() > ETAG_BYTES_MAX {
-        return Err(ClientError::argument("etag", "longer than 200 bytes"));
+        return Err(ClientError::argument("etag", "is longer than 200 bytes"));
     }
     Ok(())
 }
@@ -110,7 +110,10 @@ impl Volume {
         lease: Duration,
     ) -> Result<Vec<Claimed>, ClientError> {
         if lane > LANE_LARGE || limit == 0 || limit > CLAIMS_MAX {
-            return Err(ClientError::argument("claim", "a lane is 0 or 1, a limit 1 to 64"));
+            return Err(ClientError::argument(
+                "claim",
+                "the lane must be 0 or 1, and the limit 1 to 64",
+            ));
         }
         let lease_ms = ms(lease)?;
         let page = self.queue_page(bucket, lane, None, 1)?;
@@ -224,7 +227,7 @@ impl Volume {
     ) -> Result<StatePage, ClientError> {
         let max = millpond_types::meta::object::OBJECT_KEY_MAX;
         if prefix.len() > max || after.len() > max {
-            return Err(ClientError::argument("states", "longer than a key"));
+            return Err(ClientError::argument("states", "is longer than a key"));
         }
         let (name, prefix, after) = (bucket_name(bucket)?, prefix.to_vec(), after.to_vec());
         let op = BackingOp::ListStates { bucket: name, prefix, after, limit };

@@ -181,7 +181,7 @@ impl Opened {
     /// Sets the length.
     fn resize(&self, size: u64) -> Result<(), ClientError> {
         if !self.options.write {
-            return Err(ClientError::argument("file", "it was opened without write"));
+            return Err(ClientError::argument("file", "was opened without write access"));
         }
         if size > FILE_BYTES_MAX {
             return Err(refused(&self.path, MetaError::TooLarge));
@@ -236,7 +236,7 @@ impl Opened {
 
     fn read(&self, parts: &mut [(u64, &mut [u8])]) -> Result<Vec<usize>, ClientError> {
         if !self.may_read() {
-            return Err(ClientError::argument("file", "it was opened without read"));
+            return Err(ClientError::argument("file", "was opened without read access"));
         }
         let _shared = self.ours().gate.read();
         let mut attr = self.recent()?;
@@ -313,7 +313,7 @@ impl Opened {
 
     fn write(&self, parts: &[(u64, &[u8])]) -> Result<(), ClientError> {
         if !self.options.write {
-            return Err(ClientError::argument("file", "it was opened without write"));
+            return Err(ClientError::argument("file", "was opened without write access"));
         }
         let parts: Vec<(u64, &[u8])> =
             parts.iter().filter(|(_, data)| !data.is_empty()).copied().collect();

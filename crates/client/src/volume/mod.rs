@@ -177,7 +177,7 @@ impl Volume {
         let VolumeOptions { name, caller, workers, note } = options;
         let max = usize::from(u8::MAX) - if note.is_some() { NONCE_BYTES } else { 0 };
         if name.len() > max {
-            return Err(ClientError::argument("name", format!("longer than {max} bytes")));
+            return Err(ClientError::argument("name", format!("is longer than {max} bytes")));
         }
         if workers == 0 || workers > WORKERS_MAX {
             let fix = format!("{workers} is not between 1 and {WORKERS_MAX}");
@@ -206,8 +206,7 @@ impl Volume {
         let (path, OpenOptions { read, write, create, exclusive, truncate, .. }) =
             (path.as_ref(), *options);
         if (create || truncate || !read) && !write || exclusive && !create {
-            let fix =
-                "open to read or to write; create and truncate need write, exclusive needs create";
+            let fix = "set read or write; create and truncate need write, exclusive needs create";
             return Err(ClientError::argument("options", fix));
         }
         for _ in 0..OPEN_TRIES {

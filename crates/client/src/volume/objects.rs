@@ -108,7 +108,7 @@ pub(super) fn checked_key(key: &[u8]) -> Result<Vec<u8>, ClientError> {
 
 fn checked_attachment(bytes: &[u8]) -> Result<Vec<u8>, ClientError> {
     if bytes.len() > millpond_types::meta::object::ATTACHMENT_MAX {
-        return Err(ClientError::argument("attachment", "longer than 16 KiB"));
+        return Err(ClientError::argument("attachment", "is longer than 16 KiB"));
     }
     Ok(bytes.to_vec())
 }
@@ -150,7 +150,7 @@ pub(super) fn put_op(
     check_replicas(put.replicas)?;
     let body = match put.body {
         Body::Bytes(bytes) if bytes.len() > STORED_MAX => {
-            return Err(ClientError::argument("body", "more than 64 KiB: they need a file"));
+            return Err(ClientError::argument("body", "is longer than 64 KiB: store it in a file"));
         }
         Body::Bytes(bytes) => ObjectBody::Bytes(bytes.to_vec()),
         Body::File(file) => {
@@ -342,7 +342,7 @@ impl Volume {
         let op = ObjectOp::Nameless { parent: Ino::ROOT, ino, mode: MODE, replicas, umask: None };
         let made = self.metas().attr_at("a file without a name", MetaOp::Object(op));
         let file = made.map(|attr| {
-            let text = format!("inode {ino}, without a name");
+            let text = format!("inode {ino} without a name");
             File::of(Opened::new(Arc::clone(&self.shared), (text, attr), OpenOptions::UPDATE))
         });
         self.metas().note_closed(ino);
@@ -470,7 +470,7 @@ impl Volume {
         };
         let long = [&op.prefix, &op.delimiter].into_iter().any(|bytes| checked_length(bytes));
         if long || op.after.len() > millpond_types::meta::object::OBJECT_KEY_MAX + 1 {
-            return Err(ClientError::argument("list", "longer than a key"));
+            return Err(ClientError::argument("list", "is longer than a key"));
         }
         let mut items = Vec::new();
         for _ in 0..PAGES_MAX {
@@ -576,7 +576,7 @@ impl Volume {
             return Err(self.metas().unexpected());
         };
         Ok(place.map(|(attr, offset)| {
-            let text = format!("inode {}, an upload", attr.ino);
+            let text = format!("inode {} of an upload", attr.ino);
             let opened = Opened::new(Arc::clone(&self.shared), (text, attr), OpenOptions::UPDATE);
             (File::of(opened), offset)
         }))
@@ -663,14 +663,14 @@ impl Volume {
 
 fn check_part(number: u16) -> Result<(), ClientError> {
     if number == 0 || number > PARTS_MAX {
-        return Err(ClientError::argument("number", "a part has a number from 1 to 10,000"));
+        return Err(ClientError::argument("number", "must be from 1 to 10,000"));
     }
     Ok(())
 }
 
 fn check_replicas(replicas: u8) -> Result<(), ClientError> {
     if replicas > REPLICAS_MAX {
-        let why = format!("{replicas}, of {REPLICAS_MAX} at most");
+        let why = format!("{replicas}; at most {REPLICAS_MAX} are allowed");
         return Err(ClientError::argument("replicas", why));
     }
     Ok(())

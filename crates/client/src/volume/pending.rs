@@ -32,8 +32,8 @@ impl<T> Pending<T> {
     /// The error in a child for a batch of its parent.
     #[must_use]
     pub fn of_parent() -> ClientError {
-        let fix = "it was submitted before this process was forked, and is its parent's: submit it \
-                   again here";
+        let fix = "the operation was submitted before the fork and belongs to the parent process: \
+                   submit it again here";
         ClientError::argument("batch", fix)
     }
 
@@ -96,7 +96,8 @@ impl Workers {
                     job();
                 }
             };
-            let failed = |error| ClientError::argument("workers", format!("no thread: {error}"));
+            let failed =
+                |error| ClientError::argument("workers", format!("cannot start a thread: {error}"));
             drop(thread("mp-file", run).map_err(failed)?);
         }
         Ok(queue)

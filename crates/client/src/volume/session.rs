@@ -190,7 +190,7 @@ impl Drop for Metas {
 }
 
 fn unexpected(client: &Client) -> ClientError {
-    let what = "a meta answered something else than it was asked for";
+    let what = "unexpected answer from a meta: is it of another version?";
     ClientError::Unexpected { address: client.name(), what }
 }
 
@@ -241,7 +241,10 @@ impl Ours {
             let started = thread("mp-volume", move || of_thread.keep(every));
             let failed = |error| {
                 self.close();
-                ClientError::argument("volume", format!("no thread for it: {error}"))
+                ClientError::argument(
+                    "volume",
+                    format!("cannot start a thread for the session: {error}"),
+                )
             };
             *kept = Some(started.map_err(failed)?);
         }
@@ -383,7 +386,8 @@ impl Ours {
 /// A name with a random suffix, which no other session has.
 fn with_nonce(name: &str) -> Result<String, ClientError> {
     let mut nonce = [0; 8];
-    let failed = |error| ClientError::argument("note", format!("no random number: {error}"));
+    let failed =
+        |error| ClientError::argument("note", format!("cannot get random numbers: {error}"));
     Rng::fill_from_os(&mut nonce).map_err(failed)?;
     Ok(format!("{name} {:016x}", u64::from_le_bytes(nonce)))
 }

@@ -294,7 +294,7 @@ fn what_stays_unanswered_is_late_and_the_error_says_what_was_tried() {
     let error = client.on_keys(Verb::Contains, keys_of(&both, &Leaders::Own), brief).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     let text = error.to_string();
-    assert!(text.contains("1 of 2 keys") && text.contains("nobody serves"), "{text}");
+    assert!(text.contains("1 of 2 keys") && text.contains("without a serving replica"), "{text}");
     // The call was in progress, not given up: it succeeds once a node serves the chain.
     let waiting = client.clone();
     let call = std::thread::spawn(move || get(&waiting, &[lost], 10));
