@@ -1,6 +1,6 @@
 """Millpond for vLLM: a connector and a secondary tier.
 
-Nothing here imports vLLM until one of the two classes is asked for.
+This package imports vLLM only when one of the two classes is first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Options of the vLLM connector, read from ``kv_connector_extra_config``.
 
-Unknown keys and values of the wrong type are refused by name before the
-engine starts: a typo in an option must not silently change behaviour.
+An unknown key or a value of the wrong type raises an error that names it before
+the engine starts: a typo in an option must not silently change behavior.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class ConfigError(ValueError):
 class ConnectorConfig:
     """Validated options; `docs/vllm.md` explains each one.
 
-    Durations end in ``_ms`` or ``_s``, sizes in ``_bytes`` or ``_mib``. A size in bytes may be
-    given with a unit, as everywhere: ``"10GiB"``.
+    Durations end in ``_ms`` or ``_s``, sizes in ``_bytes`` or ``_mib``. A size in bytes may have a
+    unit: ``"10GiB"``.
     """
 
     address: str = DEFAULT_ADDRESS
@@ -73,7 +73,7 @@ class ConnectorConfig:
         the defaults for ``address`` and ``token``.
 
         Raises:
-            ConfigError: names the first bad key and what would be right.
+            ConfigError: a key is invalid; the message names the first one and the valid values.
         """
         known = {field.name: field for field in fields(cls)}
         unknown = sorted(set(extra) - set(known))
@@ -133,7 +133,7 @@ class ConnectorConfig:
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:
-    """Checks one value's type; JSON has one number type, and none for sizes."""
+    """Checks the type of one value; JSON has one number type, and no type for sizes."""
     if kind is float and type(value) is int:
         return float(value)
     if name.endswith("_bytes") and type(value) is str:

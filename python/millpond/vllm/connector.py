@@ -1,7 +1,7 @@
-"""`MillpondConnector`: vLLM's door to the KV store.
+"""`MillpondConnector`: vLLM's interface to the KV store.
 
 vLLM makes one connector in its scheduler and one per worker. This class only
-sorts the calls; `scheduler.py` plans, `worker.py` moves bytes.
+routes the calls; `scheduler.py` plans, `worker.py` moves bytes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ logger = init_logger("vllm.millpond")
 class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads KV blocks from Millpond and saves them there.
 
-    The engine is never stopped by its cache: what does not come in time is
-    recomputed, what cannot be written in time is dropped and counted.
+    The cache never stops the engine: the engine recomputes blocks that do not
+    arrive in time, and the connector drops and counts blocks that it cannot
+    write in time.
 
     Raises:
         ConfigError: an option is unknown or out of range, the model cannot be
-            cached, or the store refuses the namespace.
+            cached, or the store rejects the namespace.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         transfer.kv_load_failure_policy = "recompute"
         outer = _outer_transfer()
         if outer is not None and outer.kv_load_failure_policy != "recompute":
-            # The engine looks at the connector that holds this one, and at nothing below it.
+            # The engine only reads the policy of the outermost connector.
             outer.kv_load_failure_policy = "recompute"
             logger.info(
-                "Millpond: blocks that do not load are recomputed: kv_load_failure_policy of %s "
-                "is `recompute` now",
+                "Millpond: the engine recomputes blocks that do not load: "
+                "kv_load_failure_policy of %s is set to `recompute`",
                 outer.kv_connector,
             )
         parallel = vllm_config.parallel_config
@@ -112,13 +113,13 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """A cache promises no delivery: a lost save is a later miss."""
+        """False: a cache does not promise delivery; a lost save is a later miss."""
         return False
 
     # -- worker -------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Learns where this rank's KV blocks lie.
+        """Records where this rank's KV blocks are stored.
 
         Raises:
             ConfigError: the caches cannot be cut into blocks.
@@ -155,8 +156,8 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_handshake_metadata(self) -> WorkerHello | None:
         """Returns this rank's layout, for the scheduler's side.
 
-        Below another connector there is none: a `MultiConnector` hands what its first
-        child says to all of them, and others do not know what to do with this one.
+        None if this connector is below another one: a `MultiConnector` passes the metadata of
+        its first child to all children, and other connectors cannot handle this type.
         """
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
@@ -164,7 +165,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return None if below else self._hello
 
     def handle_preemptions(self, kv_connector_metadata: Any) -> None:
-        """Ends the saves whose blocks this step may overwrite; called before it computes."""
+        """Ends saves of blocks that this step may overwrite; called before it computes."""
         if self._worker is not None and isinstance(kv_connector_metadata, StepMeta):
             self._worker.void_saves(kv_connector_metadata)
 
@@ -195,7 +196,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Older form of `get_transfer_results`."""
+        """Earlier form of `get_transfer_results`."""
         return None, self.get_transfer_results(finished_req_ids).finished_recving
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -214,19 +215,19 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     # -- scheduler ----------------------------------------------------------
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """Learns the ranks' layouts, names the namespace and connects.
+        """Collects the ranks' layouts, names the namespace and connects.
 
-        What another connector said is passed over. Ranks that said nothing here, nor in
-        the page of this host, tell it with their first step.
+        Metadata of other connectors is ignored. Ranks without metadata here and in the page
+        of this host send their layout with their first step.
 
         Raises:
-            ConfigError: the store refuses the namespace.
+            ConfigError: the store rejects the namespace.
         """
         self._layouts.update(self._fence.hellos())
         for hello in metadata.values():
             if isinstance(hello, WorkerHello):
                 self._layouts[hello.part] = hello.layout
-        # Every worker of this host has the page by now.
+        # Every worker of this host has the page open at this point.
         self._fence.hide()
         if len(self._layouts) == self._ranks:
             self._connect()
@@ -249,10 +250,10 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         try:
             self._connect()
         except ConfigError:
-            logger.exception("Millpond: the engine goes on without the cache.")
+            logger.exception("Millpond: the engine continues without the cache.")
 
     def _learn(self, hellos: dict[int, bytes]) -> None:
-        """Takes layouts that came with a step."""
+        """Takes layouts that arrived with a step."""
         self._layouts.update(hellos)
         if self._late is None and len(self._layouts) == self._ranks:
             if self._planner().target is not None:
@@ -263,7 +264,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._late.start()
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """Takes the block pool, in which saves pin their source blocks."""
+        """Takes the block pool; saves pin their source blocks in it."""
         if self._scheduler is not None:
             self._scheduler.bind_pool(gpu_block_pool)
 
@@ -274,14 +275,14 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Returns how many more tokens the store holds, and whether they load
+        """Returns the number of further tokens in the store, and whether they load
         between steps."""
         planner = self._planner()
         gain = planner.matched_tokens(request, num_computed_tokens)
         return gain, gain > 0 and planner.load_async
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Plans the load of a match that got its blocks."""
+        """Plans the load of a match that has its blocks."""
         self._planner().after_alloc(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMeta:
@@ -317,7 +318,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._events.take() if self._events is not None else ()
 
     def reset_cache(self) -> bool | None:
-        """Makes everything stored before unreachable for this engine."""
+        """Makes all blocks stored so far unreachable for this engine."""
         return self._planner().reset()
 
     def _planner(self) -> SchedulerSide:
@@ -355,7 +356,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
 
 def _outer_transfer() -> Any:
-    """Returns the transfer configuration of the connector that is making this one, if one is."""
+    """Returns the transfer configuration of the connector that creates this one, if any."""
     frame = sys._getframe(1)
     while frame is not None:
         maker = frame.f_locals.get("self")
@@ -366,10 +367,10 @@ def _outer_transfer() -> Any:
 
 
 def _register() -> None:
-    """Tells vLLM the connector's name: a `MultiConnector` looks statistics up by it."""
+    """Registers the connector's name: a `MultiConnector` finds statistics by it."""
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
-    # It is registered already where this module is loaded anew.
+    # A reload of this module finds the name registered.
     with contextlib.suppress(ValueError):
         KVConnectorFactory.register_connector(
             "MillpondConnector", "millpond.vllm.connector", "MillpondConnector"
@@ -380,7 +381,7 @@ _register()
 
 
 def _rank_part(vllm_config: Any) -> int:
-    """Returns this rank's index among those that hold parts of a block."""
+    """Returns this rank's index among the ranks that hold parts of a block."""
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     tensor_ranks: int = vllm_config.parallel_config.tensor_parallel_size
@@ -433,7 +434,7 @@ def _kept_groups(vllm_config: Any, kv_cache_config: Any) -> list[Group]:
 
 
 def _has_latents(spec: Any) -> bool:
-    """Whether the layers cache latents (MLA), of which every tensor parallel rank has all."""
+    """Whether the layers cache latents (MLA), which every tensor parallel rank has in full."""
     from vllm.v1.kv_cache_interface import (
         MLAAttentionSpec,
         SlidingWindowMLASpec,
@@ -447,7 +448,7 @@ def _has_latents(spec: Any) -> bool:
 
 
 def _plain_spec(spec: Any) -> Any:
-    """Returns one layer's description of a group whose layers share a block size."""
+    """Returns the description of one layer of a group; its layers share a block size."""
     from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
     if isinstance(spec, UniformTypeKVCacheSpecs):

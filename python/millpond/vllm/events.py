@@ -1,7 +1,7 @@
-"""KV events: tells listeners (routers) which blocks the store received.
+"""KV events: report to listeners (routers) which blocks the store received.
 
-Only what this engine wrote is reported. What the store evicts later, or what
-other engines wrote, it does not know.
+The events cover blocks that this engine wrote. They do not cover later
+evictions in the store, nor blocks that other engines wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _EVENTS_MAX = 65_536
-"""Events kept until the engine takes them; it does so every step."""
+"""Events kept until the engine takes them, which it does every step."""
 
 
 class EventLog:
@@ -28,7 +28,7 @@ class EventLog:
         self._events: list[Any] = []
 
     def saved(self, job: SaveJob, request: Request, *, failed: bool) -> None:
-        """Books a save that all ranks finished; a failed one tells nothing."""
+        """Records a save that all ranks finished; a failed save gives no event."""
         from vllm.distributed.kv_events import MEDIUM_STORAGE, BlockStored
         from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 

@@ -1,13 +1,13 @@
-"""What the two sides of an engine tell each other between steps: a page of shared memory.
+"""A page of shared memory, by which the two sides of an engine talk between steps.
 
 An engine that resets its cache gives blocks away while saves still wait to read
-them, and it may unmap the cache before another step tells the workers. So the
+them, and it may unmap the cache before another step reaches the workers. So the
 scheduler's side writes into this page which saves are void, and waits until no
-worker of the host copies for one of them. A copy takes as long as the memory
-does; how long the store takes does not matter.
+worker of the host copies for one of them. A copy is bounded by the speed of the
+memory, not by that of the store.
 
-Workers on other hosts have no such page: the next step tells them, before it
-computes anything.
+Workers on other hosts do not have this page: they learn of void saves with the
+next step, before it computes anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 from collections.abc import Iterator
 
 _NUMBER = struct.Struct("@Q")
-"""Native, so that it is written and read as a whole."""
+"""Native, so that reads and writes are atomic."""
 _SLOT_BYTES = 64
 _MARK = b"\x01"
 _SHARED = "/dev/shm"
@@ -33,11 +33,11 @@ _SHARED = "/dev/shm"
 class Fence:
     """The page of one engine.
 
-    Its first slot holds the number from which on saves count. Every rank has another one: whether
-    it is there, from which number on its saves are not done, and what it says of its layout.
+    The first slot holds the lowest save number that is not void. Every rank has a slot of its own:
+    a mark of its presence, the lowest number of its unfinished saves, and the digest of its layout.
 
     Args:
-        engine: what both sides know of the engine, and no other engine does.
+        engine: a text that both sides of this engine know, and that differs for every engine.
         parts: number of ranks.
     """
 
@@ -50,7 +50,7 @@ class Fence:
         self._file = os.fdopen(os.open(self._path, flags, 0o600), "r+b", buffering=0)
         found = os.fstat(self._file.fileno())
         if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{self._path} belongs to somebody else")
+            raise PermissionError(f"{self._path} belongs to another user")
         size = (parts + 1) * _SLOT_BYTES
         self._file.truncate(size)
         self._page = mmap.mmap(self._file.fileno(), size)
@@ -67,13 +67,13 @@ class Fence:
             os.unlink(self._path)
 
     def void(self, number: int) -> None:
-        """Makes saves below ``number`` void; on return no worker of this host reads for one."""
+        """Makes saves below ``number`` void; on return no worker of this host reads for them."""
         _NUMBER.pack_into(self._page, 0, max(number, self._shared(0)))
         fcntl.flock(self._file, fcntl.LOCK_EX)
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def hellos(self) -> dict[int, bytes]:
-        """Returns what the ranks of this host said of their layouts."""
+        """Returns the layout digests of the ranks of this host."""
         found = {}
         for part in range(self._parts):
             at = self._slot(part)
@@ -90,17 +90,17 @@ class Fence:
     # -- a worker's side ------------------------------------------------------
 
     def hello(self, part: int, layout: bytes) -> None:
-        """Says that a rank has the page, and the 32-byte digest of its layout."""
+        """Records that a rank has the page, and the 32-byte digest of its layout."""
         at = self._slot(part)
         self._page[at + 16 : at + 48] = layout
         self._page[at : at + 1] = _MARK
 
     def done(self, part: int, number: int) -> None:
-        """Says that a rank is done with every save below ``number``."""
+        """Records that a rank is done with every save below ``number``."""
         _NUMBER.pack_into(self._page, self._slot(part) + 8, number)
 
     def void_here(self, number: int) -> None:
-        """What `void` does, for this worker alone; a step told it."""
+        """Does the same as `void` for this worker alone, on behalf of a step."""
         with self._lock:
             if number <= self._local:
                 return
@@ -109,13 +109,13 @@ class Fence:
 
     @contextlib.contextmanager
     def copying(self, number: int) -> Iterator[bool]:
-        """Surrounds a copy out of the cache; gives False where the save is void.
+        """Surrounds a copy out of the cache; yields False if the save is void.
 
-        Nobody waits inside for more than a memory or a device.
+        The body waits for memory or a device only.
         """
         with self._lock:
             if self._copies == 0:
-                # Waits for a reset alone, which waits for copies alone.
+                # Only a reset can hold the lock, and it waits for copies only.
                 fcntl.flock(self._file, fcntl.LOCK_SH)
             self._copies += 1
         try:

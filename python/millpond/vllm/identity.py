@@ -1,9 +1,9 @@
-"""Which namespace an engine uses, and the layout digest that guards it.
+"""The namespace of an engine, and the layout digest that guards it.
 
 Block hashes cover tokens, images, adapters and salts, but neither the model
 nor its number format. The namespace must cover the rest: two engines may
-share a namespace exactly if a block written by one is, byte for byte, what
-the other would have computed.
+share a namespace only if each would compute, byte for byte, the blocks that
+the other writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millpond.vllm.options import ENVIRONMENT_DECIDES, ENVIRONMENT_IGNORED, deci
 from millpond.vllm.weights import UnknownModelError, fingerprint
 
 _FORMAT = 3
-"""Grows when this module changes what a stored value means."""
+"""Grows when this module changes the meaning of a stored value."""
 
 
 def namespace_name(model: str, digest: bytes) -> str:
@@ -52,15 +52,15 @@ def layout_digest(described: Mapping[str, Any]) -> bytes:
 
 
 def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> dict[str, Any]:
-    """Lists everything besides block hashes that decides what a block holds.
+    """Lists everything besides block hashes that decides the bytes of a block.
 
     Args:
         vllm_config: vLLM's configuration.
         kv_cache_config: the resolved KV cache groups.
         model_id: identity given by the user, or empty to derive it.
 
-    Raises:
-        ConfigError: nothing says which weights or which option's value it is.
+        Raises:
+            ConfigError: the weights or the value of an option cannot be identified.
     """
     return {
         **describe_options(vllm_config, model_id),
@@ -78,10 +78,10 @@ def describe_engine(vllm_config: Any, kv_cache_config: Any, model_id: str) -> di
 
 
 def describe_options(vllm_config: Any, model_id: str) -> dict[str, Any]:
-    """Lists the engine's options that decide what a block holds, and its model.
+    """Lists the engine's options that decide the bytes of a block, and its model.
 
     Raises:
-        ConfigError: nothing says which weights or which option's value it is.
+        ConfigError: the weights or the value of an option cannot be identified.
     """
     import vllm
 
@@ -110,14 +110,14 @@ def describe_model(model: Any, load: Any, model_id: str) -> dict[str, Any]:
 
     Args:
         model: vLLM's configuration of the model.
-        load: where its weights come from.
+        load: source of its weights.
         model_id: identity of weights and tokenizer given by the user, or empty to derive it.
 
-    Raises:
-        ConfigError: nothing says which weights they are.
+        Raises:
+            ConfigError: the weights cannot be identified.
     """
     described: dict[str, Any] = {
-        # With overrides, and without paths: a model may lie anywhere.
+        # With overrides, and without paths: a model may be stored anywhere.
         "config": _plain_config(model.hf_config),
         "text": _plain_config(model.hf_text_config),
     }
@@ -135,11 +135,11 @@ _FROM_THE_MODEL = (
 )
 """Formats whose loader reads the weights from the model's own folder or repository."""
 _LOADER_HOW = re.compile(r"key|secret|token|thread|reader|concurrency|memory|chunk|enable_")
-"""Options of loaders that say how weights are read, and with which credentials."""
+"""Options of loaders for the method of reading weights, and for credentials."""
 
 
 def _weights(model: Any, load: Any) -> list[Any]:
-    """Identifies weights by where they really come from."""
+    """Identifies weights by their real source."""
     form = str(load.load_format)
     extra = dict(load.model_loader_extra_config or {})
     if form == "dummy":
@@ -160,7 +160,7 @@ def _weights(model: Any, load: Any) -> list[Any]:
 
 
 def _foreign_code(model: Any) -> list[str]:
-    """Names the repositories besides the model's own whose code computes it."""
+    """Names the repositories, besides the model's own, with code of the model."""
     if not model.trust_remote_code:
         return []
     classes = getattr(model.hf_config, "auto_map", None) or {}
@@ -177,11 +177,11 @@ def _print(source: str, revision: str | None, hub: str | None) -> str:
     """Fingerprints a source.
 
     Raises:
-        ConfigError: nothing here says which bytes it has.
+        ConfigError: the bytes of the source cannot be identified on this host.
     """
     try:
         if "://" in source:
-            raise UnknownModelError(f"the bytes behind {source!r} are not on this host")
+            raise UnknownModelError(f"the bytes of {source!r} are not on this host")
         return fingerprint(source, revision, hub)
     except UnknownModelError as error:
         raise ConfigError(_unknown(str(error))) from error
@@ -189,13 +189,13 @@ def _print(source: str, revision: str | None, hub: str | None) -> str:
 
 def _unknown(why: str) -> str:
     return (
-        f"model_id: {why}; give `model_id` in the connector's extra config, a text that is "
-        "another one for all other weights and tokenizers"
+        f"model_id: {why}; give `model_id` in the connector's extra config: a text that is "
+        "unique for these weights and this tokenizer"
     )
 
 
 def _plain_config(config: Any) -> Any:
-    """Describes a resolved configuration of Hugging Face, wherever it was read from."""
+    """Describes a resolved configuration of Hugging Face, independent of its source."""
     if config is None:
         return None
     values = config.to_dict() if hasattr(config, "to_dict") else vars(config)
@@ -213,7 +213,7 @@ def _without_places(value: Any) -> Any:
 
 
 def _environment() -> dict[str, Any]:
-    """Describes the variables that decide; one that nobody has declared, where it is set."""
+    """Describes the variables that decide, and each undeclared variable that is set."""
     from vllm import envs
 
     found = {}
@@ -228,8 +228,8 @@ class _Options:
     """Describes vLLM's configuration by the tables of `options.py`.
 
     Args:
-        named: whether the user names the model, so that a value that cannot be described
-            counts with its type alone.
+        named: whether the user names the model; a value without a description then counts
+            with its type alone.
     """
 
     def __init__(self, named: bool) -> None:
@@ -261,10 +261,10 @@ class _Options:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Turns a value into one that is the same text in every process.
+    """Turns a value into one with the same text in every process.
 
     Raises:
-        ConfigError: it cannot be.
+        ConfigError: the value has no fixed text.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         plain: Any = value
@@ -281,7 +281,7 @@ def _plain(name: str, value: Any) -> Any:
     elif isinstance(value, os.PathLike):
         plain = os.fspath(value)
     elif isinstance(value, type) or type(value).__module__ == "torch":
-        # Classes, and what PyTorch calls number formats and devices.
+        # Classes, and number formats and devices of PyTorch.
         plain = value.__qualname__ if isinstance(value, type) else str(value)
     elif dataclasses.is_dataclass(value):
         plain = {

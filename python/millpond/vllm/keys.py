@@ -1,20 +1,20 @@
-"""Keys of KV blocks in the store, and the leaders that place them.
+"""Keys of KV blocks in the store, and the leaders that decide their placement.
 
 A value is one block of one KV cache group on one rank. Its key is
 
     block hash | group index (u16, little endian) | part index (u16) | epoch
 
-where the part is the rank's index in the pipeline and tensor parallel grid (in
-the pipeline alone where every tensor parallel rank holds the same), and the
-epoch is empty until the engine resets its cache (then 8 random bytes, so that
-values from before the reset are never found again).
+The part is the rank's index in the pipeline and tensor parallel grid, or in the
+pipeline alone if every tensor parallel rank holds the same bytes. The epoch is
+empty until the engine resets its cache; then it is 8 random bytes, so that values
+from before the reset are never found again.
 
 The keys of a prompt form one flat list per group, parts interleaved:
 ``[block0 part0, block0 part1, block1 part0, ...]``. The store places every
 run of `RUN_KEYS` keys of that list on one chain, named by the run's first
-key, the leader. A block is found with the leader it was stored with, so every
-call of the connector, whole prompts and single blocks alike, names the leaders
-itself.
+key, the leader. A block is found only with the leader it was stored with, so
+every call of the connector, for whole prompts and single blocks, names the
+leaders itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RUN_KEYS = 16
-"""Keys per placement run: engines that share a store must agree on it, so it is not tunable."""
+"""Keys per placement run. Engines that share a store must agree on it, so it is fixed."""
 
 _KEY_BYTES_MAX = 128
 
@@ -78,7 +78,7 @@ class KeySpace:
         return [flat[i - i % RUN_KEYS] for i in range(len(flat))]
 
     def lead_block(self, block: int) -> int:
-        """Returns the first block whose hash is needed to place ``block``."""
+        """Returns the first of the blocks whose hashes decide the place of ``block``."""
         flat_index = block * self.parts
         return (flat_index - flat_index % RUN_KEYS) // self.parts
 

@@ -1,12 +1,11 @@
-"""Where the bytes of a KV block lie in the registered KV cache tensors.
+"""The places of the bytes of a KV block in the registered KV cache tensors.
 
 vLLM's attention backends lay their caches out in different ways: the block
 dimension first or second, heads before or after tokens, all layers in one
 allocation or each in its own, a cache block split in several kernel blocks.
-Nothing is assumed here. The block dimension is found, every other dimension
-is merged by its stride into contiguous runs, and a block becomes the list of
-those runs over all layers of its group: one value, stored and loaded as
-opaque bytes.
+This module assumes no layout. It finds the block dimension and merges every
+other dimension by its stride into contiguous runs. A block is the list of these
+runs over all layers of its group: one value, stored and loaded as opaque bytes.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ def block_runs(name: str, tensor: torch.Tensor, num_blocks: int) -> BlockRuns:
         (stride * size, extent, index)
         for index, (extent, stride) in enumerate(zip(view.shape[1:], view.stride()[1:]))
     ]
-    # From the innermost dimension outwards, as long as the next one starts
-    # where this one ends, both belong to the same run.
+    # From the innermost dimension outwards: while the next dimension starts
+    # at the end of this one, both belong to the same run.
     order = sorted(dims, key=lambda dim: (dim[0], -dim[1]))
     run = size
     outer: list[tuple[int, int]] = []
@@ -98,8 +97,8 @@ def block_runs(name: str, tensor: torch.Tensor, num_blocks: int) -> BlockRuns:
 def block_first(name: str, tensor: torch.Tensor, num_blocks: int) -> torch.Tensor:
     """Views the tensor as ``[num_blocks, ...]``."""
     for dim, extent in enumerate(tensor.shape):
-        # A pair of key and value planes in front is not the block dimension,
-        # even where the engine happens to have two blocks.
+        # A leading pair of key and value planes is not the block dimension,
+        # even if the engine happens to have two blocks.
         if extent % num_blocks or (dim == 0 and extent == 2 and tensor.dim() > 4):
             continue
         if extent == num_blocks:
@@ -142,7 +141,7 @@ class GroupLayout:
         return [(base + block_id * stride, length) for base, stride, length in self._pieces]
 
     def describe(self) -> list[object]:
-        """Returns what a peer must share to understand the values."""
+        """Returns the properties that a peer must share to understand the values."""
         return [[run.dtype, list(run.shape), list(run.order), run.run_bytes] for run in self.runs]
 
 
@@ -181,7 +180,7 @@ class KVLayout:
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for name in names:
             if name not in caches:
-                # A layer that shares the cache of another one has none itself.
+                # A layer that shares the cache of another layer has no tensor.
                 continue
             cache = caches[name]
             for tensor in [cache] if isinstance(cache, torch.Tensor) else cache:
@@ -193,7 +192,7 @@ class KVLayout:
         return GroupLayout(runs)
 
     def group(self, index: int) -> GroupLayout:
-        """Returns a group's layout; the group must be one that is kept."""
+        """Returns the layout of a group that the store keeps."""
         layout = self.groups[index]
         assert layout is not None, f"group {index} is not kept in the store"
         return layout

@@ -1,10 +1,10 @@
-"""How much of a prompt the store holds, for one or several cache groups.
+"""The prefix of a prompt that the store holds, for one or several cache groups.
 
-A model with one kind of attention has one group of layers, and the answer is
-one ``match_prefix``. A hybrid model has several: full attention needs every
-block of the prefix, a sliding window only the last few, so the longest usable
-prefix is found by vLLM's own rule for each kind of group, applied to what the
-store says is present.
+A model with one kind of attention has one group of layers, and one
+``match_prefix`` answers the lookup. A hybrid model has several groups: full
+attention needs every block of the prefix, a sliding window only the last few. So
+the lookup asks the store for the present blocks and applies vLLM's own rule for
+each kind of group to them, to find the longest usable prefix.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Group:
         scale: hashes per block; the last one names the block.
         spec: vLLM's description of the group.
         full: whether every block of a prefix is needed.
-        drop_last: whether speculative decoding needs the last block anew.
-        parts: how many different parts of a block the ranks hold.
-        copies: how many ranks hold each part; more than one where tensor parallel
-            ranks do not share the heads of a layer but have them all.
+        drop_last: whether speculative decoding must compute the last block again.
+        parts: number of different parts of a block that the ranks hold.
+        copies: number of ranks that hold each part; more than one if every tensor
+            parallel rank has all heads of a layer.
     """
 
     index: int
@@ -49,12 +49,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Hit:
-    """What a lookup found.
+    """The result of a lookup.
 
     Attributes:
         tokens: length of the prefix that can be loaded.
-        present: per group index, how many leading blocks the store has; a
-            save need not write those.
+        present: per group index, the number of leading blocks in the store; a
+            save need not write these.
     """
 
     tokens: int
@@ -62,7 +62,7 @@ class Hit:
 
 
 class _KnownBlocks:
-    """Stands in for vLLM's block pool in its hit rules."""
+    """Replaces vLLM's block pool in vLLM's hit rules."""
 
     def __init__(self, hash_tokens: int, known: set[tuple[int, bytes]]) -> None:
         from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -80,13 +80,13 @@ class _KnownBlocks:
 
 
 class PrefixLookup:
-    """Asks the store how much of a prompt it holds.
+    """Asks the store for the longest prefix of a prompt.
 
     Args:
         groups: the groups that the store keeps.
         hash_tokens: tokens per block hash.
-        align_tokens: hits end at multiples of this.
-        lease_ms: how long found blocks are kept from eviction.
+        align_tokens: hits end at multiples of this number.
+        lease_ms: time for which found blocks are kept from eviction.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PrefixLookup:
         """Returns the longest prefix that can be loaded, and leases it.
 
         Args:
-            namespace: where to look.
+            namespace: the namespace to search.
             hashes: the request's block hashes.
             tokens: tokens of the prompt that are looked up.
             tokens_max: longest prefix that may be loaded.
@@ -143,14 +143,14 @@ class PrefixLookup:
         known, present = self._presence(namespace, hashes, tokens, epoch)
         length, wanted = self._longest(hashes, tokens_max, known)
         if length and not self._lease(namespace, hashes, wanted, epoch):
-            # Something was evicted between the questions; ask for no more.
+            # A block was evicted between the two requests; do not ask again.
             length = 0
         return Hit(length, present)
 
     def _presence(
         self, namespace: Any, hashes: Sequence[bytes], tokens: int, epoch: bytes
     ) -> tuple[set[tuple[int, bytes]], dict[int, int]]:
-        """Asks which blocks of every group exist; one round trip for all."""
+        """Asks which blocks of every group exist, in one round trip."""
         keys: list[bytes] = []
         leaders: list[bytes] = []
         spans: list[tuple[Group, list[bytes]]] = []
@@ -217,7 +217,7 @@ class PrefixLookup:
     def _lease(
         self, namespace: Any, hashes: Sequence[bytes], wanted: dict[int, list[int]], epoch: bytes
     ) -> bool:
-        """Leases the blocks to load; false when one is gone by now."""
+        """Leases the blocks to load; false if one of them is gone."""
         keys: list[bytes] = []
         leaders: list[bytes] = []
         for group in self._groups:

@@ -1,6 +1,6 @@
-"""What the scheduler side and the worker side of the connector tell each other.
+"""Messages between the scheduler's side and the worker's side of the connector.
 
-Plain data that pickles: with several ranks the two sides are different
+Plain data that can be pickled: with several ranks the two sides are different
 processes.
 """
 
@@ -25,9 +25,9 @@ class GroupBlocks:
     Attributes:
         group: index of the KV cache group.
         blocks: block indices in the prompt, rising.
-        block_ids: where each block lies in the KV cache.
+        block_ids: place of each block in the KV cache.
         hashes: hashes of consecutive blocks, reaching back to the first
-            leader that is needed.
+            leader needed.
         hashes_from: block index of ``hashes[0]``.
     """
 
@@ -50,7 +50,7 @@ class LoadJob:
 
 @dataclass
 class SaveJob:
-    """Blocks to write that this step completes; pinned until reported done or given away."""
+    """Blocks that this step completes, to be written; pinned until reported or given back."""
 
     job_id: int
     request_id: str
@@ -64,8 +64,8 @@ class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
     Attributes:
         target: namespace to use.
         epoch: key suffix of the current cache generation.
-        saves_from: saves of lower numbers are void: their blocks were given away, and
-            this step may compute others in their places.
+        saves_from: saves with lower numbers are void: their blocks were given away, and
+            this step may compute other blocks in their places.
         loads: reads to start.
         saves: writes to start when the forward pass is done.
         idle: the step computes nothing, so a worker may wait a little for
@@ -99,13 +99,13 @@ class WorkerMeta(KVConnectorWorkerMetadata):  # type: ignore[misc]
 
     Attributes:
         saves_done: job id to the number of ranks done with it.
-        saves_failed: jobs of which some rank stored not everything.
-        loads_failed: requests of which some rank could not load everything.
+        saves_failed: jobs that some rank did not store completely.
+        loads_failed: requests that some rank could not load completely.
         loads_done: load id to the number of ranks done with it.
-        loads_cut: loads of which some rank could not load everything, and how many blocks
-            from the first on every rank loaded.
+        loads_cut: loads that some rank could not load completely, and the number of leading
+            blocks that every rank loaded.
         outages: reasons of outages that began on some rank.
-        hellos: layouts of ranks that have not heard of a namespace yet.
+        hellos: layouts of ranks that do not know the namespace yet.
     """
 
     saves_done: dict[int, int] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class WorkerMeta(KVConnectorWorkerMetadata):  # type: ignore[misc]
     loads_cut: dict[int, int] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> WorkerMeta:
-        """Joins the reports of two ranks."""
+        """Merges the reports of two ranks."""
         assert isinstance(other, WorkerMeta), "ranks run the same connector"
         saved, loaded = Counter(self.saves_done), Counter(self.loads_done)
         saved.update(other.saves_done)

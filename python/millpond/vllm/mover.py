@@ -1,10 +1,10 @@
-"""How the bytes of blocks get from the KV cache to the store and back.
+"""Movers of the bytes of blocks between the KV cache and the store.
 
-What is saved is copied to a staging buffer first, so that the cache is read for
-as long as its memory takes and not for as long as the store takes: then the
-engine may have its blocks back at any time. Device memory is gathered on the
-device and copied in one go per layer. Loads go through a buffer from there too;
-in host memory the store's client writes into the cache itself.
+A save first copies blocks to a staging buffer, so that it reads the cache only for
+the time of a memory copy and not for the time of a store write: the engine can
+take its blocks back at any time. Device memory is gathered on the device and copied
+in one transfer per layer. Loads into device memory also go through a buffer; in
+host memory the store's client writes into the cache itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millpond.vllm.layout import KVLayout, LayerCache, LayoutError, Segment, blo
 from millpond.vllm.transfer import read_sizes
 
 Copying = Callable[[], AbstractContextManager[bool]]
-"""Surrounds a copy out of the cache; gives False where there is nothing left to copy."""
+"""Surrounds a copy out of the cache; yields False if nothing is left to copy."""
 
 
 class Mover(Protocol):
@@ -30,7 +30,7 @@ class Mover(Protocol):
     name: str
 
     def ready_mark(self) -> Any:
-        """Marks the present point of the engine's work on the device."""
+        """Marks the current point of the engine's work on the device."""
 
     def block_bytes(self, group: int) -> int:
         """Returns the size of one value of a group."""
@@ -44,7 +44,7 @@ class Mover(Protocol):
         call: Mapping[str, Any],
         copying: Copying,
     ) -> list[str]:
-        """Copies blocks and writes them; returns the store's answer per block that it wrote."""
+        """Copies blocks and writes them; returns the store's answer per written block."""
 
     def load(
         self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
@@ -53,13 +53,13 @@ class Mover(Protocol):
 
 
 class HostMover:
-    """Moves blocks that lie in host memory.
+    """Moves blocks in host memory.
 
     Args:
-        layout: where the blocks lie.
+        layout: places of the blocks.
         batch_blocks: most blocks per call.
-        staging_bytes: size of all staging buffers together, as long as each has room for a block.
-        savers: threads that save at once.
+        staging_bytes: size of all staging buffers together; each has room for a block at least.
+        savers: threads that save at the same time.
     """
 
     name = "host"
@@ -119,12 +119,12 @@ class HostMover:
         return answers
 
     def _copy(self, group: int, ids: Sequence[int], to: int) -> list[list[Segment]]:
-        """Copies blocks one behind the other to an address, and returns where they lie."""
+        """Copies blocks one after the other to an address, and returns their places."""
         size = self.block_bytes(group)
         for at, segments in enumerate(self._segments(group, ids)):
             place = to + at * size
             for address, length in segments:
-                # Without the interpreter's lock.
+                # Releases the interpreter's lock.
                 ctypes.memmove(place, address, length)
                 place += length
         return [[(to + at * size, size)] for at in range(len(ids))]
@@ -137,7 +137,7 @@ class HostMover:
 
 
 class StagedMover:
-    """Moves blocks that lie in device memory, through pinned host memory.
+    """Moves blocks in device memory, through pinned host memory.
 
     Args:
         caches: layer name to its tensor or tensors.
@@ -182,7 +182,7 @@ class StagedMover:
             self._free.put(torch.empty(batch_bytes, dtype=torch.uint8, pin_memory=cuda))
 
     def ready_mark(self) -> Any:
-        """Records an event behind the engine's work so far."""
+        """Records an event after the engine's work so far."""
         if self._stream is None:
             return None
         event = torch.cuda.Event()
@@ -225,7 +225,7 @@ class StagedMover:
     def load(
         self, namespace: Any, group: int, ids: Sequence[int], mark: Any, call: Mapping[str, Any]
     ) -> list[int]:
-        """Reads blocks and copies those that came in to the device."""
+        """Reads blocks and copies the blocks that arrived to the device."""
         staging = self._free.get()
         try:
             sizes = read_sizes(namespace, self._segments(group, len(ids), staging), call)

@@ -1,12 +1,12 @@
-"""Which options of vLLM decide the bytes of a KV block, one decision for each.
+"""Decisions about the options of vLLM: which of them decide the bytes of a KV block.
 
-An option that decides them is part of a namespace's identity; one that does not
-is left out, so that engines which differ in it share blocks. A test compares the
-tables with vLLM's own classes and fails for an option that none of them names. At
-run time such an option counts as one that decides.
+An option that decides them is part of a namespace's identity. Any other option is
+left out, so that engines that differ in it share blocks. A test compares the tables
+with vLLM's own classes and fails for an option that no table names. At run time an
+unnamed option counts as one that decides.
 
-Not named are the sections of `VllmConfig` that are left out as a whole: their
-classes tell nothing of a model.
+The tables do not list the options of `VllmConfig` sections that are left out as a
+whole: their classes do not describe a model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ DECIDES: dict[str, str] = {
         inductor_passes
     """,
 }
-"""Enters the identity with its value; a section is entered."""
+"""These enter the identity with their values; a section enters with its options."""
 
 RESOLVED: dict[str, str] = {
     "VllmConfig": """
@@ -113,8 +113,8 @@ RESOLVED: dict[str, str] = {
         model revision
     """,
 }
-"""Enters in another form: weights and tokenizer by their bytes, `hf_overrides` as the
-configuration that they give, block sizes and layouts as those of the cache's groups."""
+"""These enter in another form: weights and tokenizer by their bytes, `hf_overrides` as the
+resulting configuration, block sizes and layouts as those of the cache's groups."""
 
 IGNORED: dict[str, str] = {
     "VllmConfig": """
@@ -211,7 +211,7 @@ IGNORED: dict[str, str] = {
         compilation_time encoder_compilation_time static_forward_context static_all_moe_layers
     """,
 }
-"""Changes no more of a block than the order of additions, or belongs to what comes after it."""
+"""These change at most the order of additions in a block, or only work done after the block."""
 
 _ENVIRONMENT_DECIDES = """
     VLLM_TARGET_DEVICE VLLM_FLOAT32_MATMUL_PRECISION VLLM_BATCH_INVARIANT VLLM_CPU_INT4_W4A8
@@ -338,7 +338,7 @@ for _table, _decision in ((DECIDES, "decides"), (RESOLVED, "resolved"), (IGNORED
 
 
 def decision(section: str, option: str) -> Decision:
-    """Says what an option of a configuration class of vLLM does to the bytes of a block."""
+    """Returns the decision on an option of a configuration class of vLLM."""
     return _TABLES.get(section, {}).get(option, "unknown")
 
 

@@ -1,19 +1,18 @@
-"""The scheduler's side of the connector: what to load, what to save.
+"""The scheduler's side of the connector: it plans loads and saves.
 
-Asks the store once per request how much of its prompt it holds, turns the
-engine's block tables into load and save jobs, and keeps the source blocks of
-every save from being reused until all ranks are done with it.
+It asks the store once per request for the stored prefix of the prompt, turns the
+engine's block tables into load and save jobs, and keeps the source blocks of every
+save from reuse until all ranks are done with it.
 
-A save reads the KV cache after its step, in the background. The request may
-be finished, aborted or preempted by then and its blocks given to another, so
-each source block gets a reference of its own in the engine's block pool,
-which a rank's report releases. Delaying the request's own free would not do:
-a preempted request, or a sliding window that moves on, frees blocks without
-asking the connector.
+A save reads the KV cache after its step, in the background. By then the request may
+be finished, aborted or preempted, and its blocks may belong to another request. So
+each source block gets a reference of its own in the engine's block pool, which the
+ranks' reports release. A delay of the request's own free is not enough: a preempted
+request, or a sliding window that moves on, frees blocks without asking the connector.
 
 An engine that empties its cache needs every block back. So the pool's own reset
-first gives a working store a moment to take what waits, then makes the rest of
-the saves void (`fence.py`) and gives their blocks back.
+first gives a working store a moment to take the waiting saves. It then makes the
+other saves void (`fence.py`) and gives their blocks back.
 """
 
 from __future__ import annotations
@@ -40,30 +39,30 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _RESET_WAIT_S = 0.2
-"""How long emptying the engine's cache waits for a store that works; saves take milliseconds."""
+"""Longest wait of a cache reset for a store that works; saves take milliseconds."""
 _RESET_LOOK_S = 0.001
 _NULL_BLOCK_ID = 0
-"""The block that the engine puts where a table has none; never saved or loaded."""
+"""The engine's placeholder for a missing block of a table; never saved or loaded."""
 
 
 @dataclass
 class _Tracked:
-    """What is known about one request.
+    """The state of one request.
 
     Attributes:
         request: the engine's request; its hashes grow with its tokens.
-        hit: the store's answer, or None when it must be asked (again).
-        asked_at: when it was asked, in monotonic seconds.
-        asked_as: how often the request had been preempted by then; it comes
-            back as if new, and by then the store may hold more of it.
+        hit: the store's answer, or None when the store must be asked (again).
+        asked_at: time of the lookup, in monotonic seconds.
+        asked_as: the request's number of preemptions at the lookup. A preempted
+            request comes back like a new one, and the store may hold more of it then.
         next_block: per group, the first block that no save covers yet.
         give_up_loads: a load failed; recompute instead of trying again.
         load: prefix to load, as local tokens and total tokens.
-        loaded_as: how often it had been preempted when a load was begun.
-        stale_until: the number of preemptions from which on its blocks may be
-            saved: it has tokens that the old weights computed, since before a reset
-            or from the engine's own cache, and what is computed on top of these is of
-            neither generation.
+        loaded_as: the request's number of preemptions at the start of a load.
+        stale_until: the number of preemptions from which its blocks may be saved.
+            Until then the request has tokens that the old weights computed, from
+            before a reset or from the engine's own cache, and blocks computed on top
+            of these belong to neither generation.
     """
 
     request: Request
@@ -82,7 +81,7 @@ class _Loading:
     """A load that some rank is still working on.
 
     Attributes:
-        blocks: how many leading blocks every rank that reported has, all until one failed.
+        blocks: number of leading blocks that every rank that reported has; all until a failure.
         ranks_left: ranks that have not reported yet.
     """
 
@@ -96,11 +95,11 @@ class _Pinned:
 
     Attributes:
         job: the save.
-        request: whose blocks it saves.
-        block_ids: blocks that it holds; none once they were given back.
-        names: what no other request saves meanwhile.
+        request: the request that the blocks belong to.
+        block_ids: blocks that the save holds; empty after they were given back.
+        names: blocks that no other request may save at the same time.
         ranks_left: ranks that have not reported yet.
-        failed: whether some rank stored not everything.
+        failed: whether some rank stored less than everything.
     """
 
     job: SaveJob
@@ -112,17 +111,17 @@ class _Pinned:
 
 
 class SchedulerSide:
-    """Plans loads and saves; lives in the engine's scheduler.
+    """Plans loads and saves; runs in the engine's scheduler.
 
     Args:
         config: connector options.
         groups: the cache groups that the store keeps.
         ranks: number of ranks.
         hash_tokens: tokens per block hash.
-        align_tokens: hits end at multiples of this.
+        align_tokens: hits end at multiples of this number.
         fence: makes saves void in the workers of this host.
-        events: collects KV events; None when nobody listens.
-        log: where outages are reported.
+        events: collects KV events; None without listeners.
+        log: logger for outages.
         may_load: whether this engine may read from the store.
         may_save: whether it may write to it.
     """
@@ -185,16 +184,16 @@ class SchedulerSide:
         """Names the namespace and connects.
 
         Raises:
-            ConfigError: the store refuses the configuration.
+            ConfigError: the store rejects the configuration.
         """
         self.target = target
         self.session.start(target)
 
     def bind_pool(self, pool: BlockPool) -> None:
-        """Takes the engine's block pool, in which saves pin their sources.
+        """Takes the engine's block pool; saves pin their source blocks in it.
 
-        The engine empties the pool before it resets the connector, and fails where a
-        block is held: so the pool's reset gives back what saves hold.
+        The engine empties the pool before it resets the connector, and this fails while
+        a block is held. So the pool's reset gives back the blocks of saves first.
         """
         self._pool = pool
         self._pin_max = int(pool.num_gpu_blocks * self._config.save_pool_fraction)
@@ -210,7 +209,7 @@ class SchedulerSide:
         pool.reset_prefix_cache = reset_prefix_cache
 
     def _give_back(self, pool: BlockPool) -> None:
-        """Ends what holds blocks, unless others hold some too and would fail the reset anyway."""
+        """Ends saves that hold blocks, unless other holders would make the reset fail anyway."""
         held = {i for pinned in self._pinned.values() for i in pinned.block_ids}
         used = pool.num_gpu_blocks - pool.get_num_free_blocks()
         # The null block counts as used.
@@ -231,10 +230,10 @@ class SchedulerSide:
         self._tracked[request.request_id] = _Tracked(request)
 
     def matched_tokens(self, request: Request, local_tokens: int) -> int:
-        """Returns how many tokens beyond ``local_tokens`` can be loaded.
+        """Returns the number of tokens beyond ``local_tokens`` that can be loaded.
 
-        Asks the store once per request and remembers the answer until its
-        lease is half over. Without an answer in time there is no match.
+        Asks the store once per request and caches the answer for half of its
+        lease. A lookup without an answer in time is a miss.
         """
         tracked = self._track(request)
         tracked.load = None
@@ -253,7 +252,7 @@ class SchedulerSide:
         return gain
 
     def after_alloc(self, request: Request, block_ids: Sequence[Sequence[int]], gain: int) -> None:
-        """Turns a promised match into a load job, now that it has blocks."""
+        """Turns a match into a load job after the engine allocated its blocks."""
         tracked = self._track(request)
         load, tracked.load = tracked.load, None
         if load is None or gain == 0:
@@ -274,7 +273,7 @@ class SchedulerSide:
         tracked.loaded_as = request.num_preemptions
 
     def finished(self, request: Request) -> None:
-        """Forgets a request; its saves go on under their own references."""
+        """Forgets a request; its saves continue under their own references."""
         self._tracked.pop(request.request_id, None)
 
     def _track(self, request: Request) -> _Tracked:
@@ -284,7 +283,7 @@ class SchedulerSide:
         return tracked
 
     def _hit(self, tracked: _Tracked) -> Hit | None:
-        """Returns the store's answer for a request, asking if need be."""
+        """Returns the store's answer for a request; asks the store if necessary."""
         request = tracked.request
         shortest = min(group.block_tokens for group in self._groups)
         if request.num_tokens < shortest or not self.session.up:
@@ -312,9 +311,9 @@ class SchedulerSide:
     def _group_blocks(
         self, request: Request, group: Group, blocks: list[int], table: Sequence[int]
     ) -> GroupBlocks:
-        """Collects what a worker needs to name and place the given blocks."""
+        """Collects the data from which a worker names and places the given blocks."""
         lead = KeySpace(group.index, group.parts).lead_block(blocks[0])
-        # One more, because an event names the block before.
+        # One more, because an event names the preceding block.
         start = max(0, min(lead, blocks[0] - 1))
         return GroupBlocks(
             group=group.index,
@@ -353,8 +352,8 @@ class SchedulerSide:
         request = tracked.request
         if request.num_preemptions < tracked.stale_until:
             return
-        # The engine's count is as of before this step. Only tokens that are
-        # known already have hashes, so drafts that may be rejected are out.
+        # The engine's count does not include this step. Only known tokens have
+        # hashes, so drafts that may be rejected are left out.
         done = min(request.num_computed_tokens + scheduled, request.num_tokens)
         if not self._config.save_generated:
             done = min(done, request.num_prompt_tokens)
@@ -408,7 +407,7 @@ class SchedulerSide:
     # -- reports ------------------------------------------------------------
 
     def on_worker_report(self, report: WorkerMeta) -> None:
-        """Releases finished saves and notes failures and outages."""
+        """Releases finished saves and records failures and outages."""
         for reason in report.outages:
             self.session.trip(reason)
         self._count_hits(report)
@@ -429,8 +428,8 @@ class SchedulerSide:
     def _count_hits(self, report: WorkerMeta) -> None:
         """Counts the blocks of loads that all ranks are done with.
 
-        Not what a lookup finds: the engine may have a part of it itself, load from another
-        connector or not at all, and blocks that do not load are computed.
+        A lookup may find more: the engine may hold a part itself, load from another
+        connector or not load at all, and it computes blocks that do not load.
         """
         for load_id, ranks in report.loads_done.items():
             loading = self._loading[load_id]
@@ -457,7 +456,7 @@ class SchedulerSide:
         pinned.names = []
 
     def has_pending_saves(self) -> bool:
-        """Whether the engine must go on stepping to have the blocks of saves back."""
+        """Whether the engine must keep stepping to get the blocks of saves back."""
         return self._pinned_blocks > 0
 
     # -- the rest -----------------------------------------------------------
@@ -471,13 +470,13 @@ class SchedulerSide:
         return stats
 
     def reset(self) -> bool:
-        """Starts a new generation of keys: nothing stored before is found.
+        """Starts a new generation of keys: lookups do not find older values.
 
-        Called when the engine's weights changed. The generation is random, so
-        it is this engine's own; the old values age out by eviction.
+        Called when the engine's weights changed. The generation is random, so no
+        other engine has it; eviction removes the old values.
         """
         self.epoch = os.urandom(8)
-        # The engine goes on with its own cache where it could not be emptied.
+        # An engine that could not empty its own cache keeps using it.
         self._local_stale = not self._emptied
         for tracked in self._tracked.values():
             tracked.hit = None

@@ -1,15 +1,14 @@
 """A namespace of the store behind a circuit breaker.
 
-The engine must never be stopped by its cache. Every call therefore either
-answers within its deadline or raises `StoreDown`, and while the store is
-known to be down a call costs one attribute read: a background thread tries
-the store until it answers again. An outage is logged once when it starts and
-once when it ends, however many requests meet it.
+The cache must never stop the engine. Every call therefore either answers within its
+deadline or raises `StoreDown`. While the store is known to be down, a call costs one
+attribute read, and a background thread probes the store until it answers again. An
+outage is logged once when it starts and once when it ends, for any number of requests.
 
-This is not `millpond.FailOpen`, which finds out whether a server is back on the
-time of a caller: an engine's step has none to give, so a thread does it here.
-The ranks also tell each other of outages, and a refusal at the start must stop
-the engine by name.
+This class is not `millpond.FailOpen`, which uses the time of a caller to probe the
+server. An engine's step has no time for that, so a thread probes here. In addition the
+ranks report outages to each other, and a rejection at start-up must stop the engine
+with an error that names its reason.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _PROBE_KEY = b"millpond-vllm-probe"
 _BACKOFF_MAX = 8
 """Longest wait between probes, in units of ``retry_ms``."""
 _FIRST_ANSWER_S = 2.0
-"""How long start-up waits to learn whether the configuration is refused."""
+"""Longest wait of start-up for the store to accept or reject the configuration."""
 
 
 class StoreDown(Exception):
-    """The store gave no usable answer; treat reads as misses, drop writes."""
+    """The store gave no usable answer; treat reads as misses and drop writes."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class StoreSession:
         config: connector options.
         deadline_ms: default deadline of a call.
         connections: TCP connections to keep.
-        log: where outages are logged; None keeps silent (a worker reports
-            its outages to the scheduler side, which logs for all).
+        log: logger for outages; None logs nothing (a worker reports its
+            outages to the scheduler's side, which logs for all).
         client_factory: makes a client; replaced in tests.
     """
 
@@ -92,19 +91,19 @@ class StoreSession:
     # -- life cycle ---------------------------------------------------------
 
     def start_in_background(self, target: Target) -> None:
-        """Begins to open the namespace and returns; refusals are outages."""
+        """Begins to open the namespace and returns; a rejection counts as an outage."""
         self._target = target
         with self._lock:
             self._start_probe()
 
     def start(self, target: Target) -> None:
-        """Opens the namespace, waiting up to two seconds for the first answer.
+        """Opens the namespace and waits up to two seconds for the first answer.
 
-        An unreachable store is an outage like any other: this returns and the
-        background thread goes on trying.
+        An unreachable store is an outage like any other: this call returns and the
+        background thread keeps trying.
 
         Raises:
-            ConfigError: the store refuses the token, the layout or an option.
+            ConfigError: the store rejects the token, the layout or an option.
         """
         self.start_in_background(target)
         self._first_answer.wait(_FIRST_ANSWER_S)
@@ -121,7 +120,7 @@ class StoreSession:
 
     @property
     def up(self) -> bool:
-        """Whether calls are let through at the moment."""
+        """Whether calls reach the store at the moment."""
         return self._namespace is not None
 
     def close(self) -> None:
@@ -142,12 +141,11 @@ class StoreSession:
         """Runs ``verb(namespace)``.
 
         Args:
-            verb: makes exactly one call on the namespace it is given.
-            try_now: when the store is believed down, try to open it instead
-                of failing at once; for callers that have fresh evidence that
-                it is back.
-            wait_s: for how long such a call may wait while the client itself
-                pauses between two attempts to connect; it waits once.
+            verb: makes exactly one call on its namespace.
+            try_now: if the store counts as down, try to open it instead of
+                failing at once; for callers with fresh evidence that it is back.
+            wait_s: longest wait of a ``try_now`` call while the client pauses
+                between two attempts to connect; it waits once.
 
         Raises:
             StoreDown: no answer, or none in time.
@@ -164,7 +162,7 @@ class StoreSession:
         try:
             result = verb(namespace)
         except millpond.Busy as error:
-            # The server is alive and asks for less; not an outage.
+            # The server is alive and asks for fewer requests; this is not an outage.
             raise StoreDown(str(error)) from error
         except millpond.Unreachable as error:
             self.trip(str(error) or "unreachable")
@@ -199,7 +197,7 @@ class StoreSession:
             self.trip(f"{type(error).__name__}: {error}")
 
     def _down(self, reason: str) -> None:
-        """Books the start of an outage; the lock is held."""
+        """Records the start of an outage; the lock is held."""
         if self._down_since is not None:
             return
         self._down_since = time.monotonic()
@@ -207,7 +205,7 @@ class StoreSession:
         self._news.append(reason)
         if self._log is not None:
             self._log.warning(
-                "Millpond at %s does not answer (%s). The engine goes on without the "
+                "Millpond at %s does not answer (%s). The engine continues without the "
                 "cache and tries again every %d ms.",
                 self._config.address,
                 reason,
@@ -228,7 +226,7 @@ class StoreSession:
             if self._reopen():
                 return
             self._stop.wait(self._config.retry_ms / 1000 * wait)
-            # The engine has nothing to lose by asking often at first.
+            # Frequent probes at first cost the engine nothing.
             wait = min(wait * 2, _BACKOFF_MAX)
 
     def _reopen(self, wait_s: float = 0.0) -> bool:
@@ -236,7 +234,7 @@ class StoreSession:
         try:
             namespace = self._open()
         except Exception as error:
-            # The client did not try: it failed lately, and says when it tries again.
+            # The client did not try: it failed recently and reports when it tries again.
             pause_s = getattr(error, "retry_after", 0.0)
             if isinstance(error, millpond.Unreachable) and 0.0 < pause_s <= wait_s:
                 return not self._stop.wait(pause_s) and self._reopen()

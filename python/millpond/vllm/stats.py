@@ -1,7 +1,7 @@
 """Counters of the connector, in vLLM's own statistics.
 
-Both sides of the connector fill one `MillpondStats` per engine step; vLLM
-adds them up over ranks, logs them and exports them to Prometheus under
+Each side of the connector fills one `MillpondStats` per engine step. vLLM adds
+them up over ranks, logs them and exports them to Prometheus as
 ``vllm:millpond_*``.
 """
 
@@ -18,14 +18,14 @@ COUNTERS = {
     "lookups": "Prefix lookups sent to the store.",
     "lookup_failures": "Prefix lookups without an answer in time.",
     "lookup_blocks": "Prompt blocks looked up.",
-    "hit_blocks": "Prompt blocks that came from the store, however many ranks load parts of them.",
+    "hit_blocks": "Prompt blocks that came from the store, counted once for all ranks.",
     "load_blocks": "Blocks loaded from the store.",
     "load_bytes": "Bytes loaded from the store.",
     "load_failed_blocks": "Blocks that were found but did not load; recomputed.",
     "save_blocks": "Blocks newly stored.",
     "save_present_blocks": "Blocks that the store already had.",
     "save_bytes": "Bytes newly stored.",
-    "save_dropped_blocks": "Blocks not stored: queue full, too late, refused or store down.",
+    "save_dropped_blocks": "Blocks not stored: queue full, too late, rejected or store down.",
     "outages": "Times the store stopped answering.",
 }
 TIMES = {
@@ -34,7 +34,7 @@ TIMES = {
     "save_seconds": "Time of a save job, from the end of the step to its last byte.",
 }
 _SAMPLES_MAX = 4096
-"""Durations kept per interval and kind; more would only refine a histogram."""
+"""Most durations kept per interval and kind; more would only refine a histogram."""
 _BUCKETS = (
     *(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
     *(1.0, 3.0, 10.0),
@@ -64,7 +64,7 @@ class MillpondStats(KVConnectorStats):  # type: ignore[misc]
         self.data: dict[str, Any] = {}
 
     def is_empty(self) -> bool:
-        """Returns whether nothing happened."""
+        """Returns whether all counters are empty."""
         return not self.data
 
     def aggregate(self, other: KVConnectorStats) -> MillpondStats:

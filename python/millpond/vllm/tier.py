@@ -1,12 +1,12 @@
 """`MillpondSecondaryTier`: Millpond below vLLM's tiered CPU offload.
 
-vLLM moves KV blocks from the device to a primary tier in host memory; this
-tier keeps chunks of that memory in the store and brings them back. It runs in
-the scheduler, so nothing here waits: lookups, loads and stores happen on
-threads, and results are picked up by polling.
+vLLM moves KV blocks from the device to a primary tier in host memory. This tier
+keeps chunks of that memory in the store and loads them again. It runs in the
+scheduler, so it never waits: lookups, loads and stores run on threads, and the
+scheduler polls for their results.
 
-Options stand in the tier's configuration beside ``type`` and ``module_path``
-and are those of the connector, as far as they make sense here.
+Its options are those of the connector that apply to a tier. They belong in the
+tier's configuration, beside ``type`` and ``module_path``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ logger = init_logger("vllm.millpond")
 
 
 def _served(name: str, model_id: str) -> dict[str, Any]:
-    """Describes the model that is served and the options that decide what it computes.
+    """Describes the served model and the options that decide its results.
 
-    A tier is told the model's name alone: the rest is vLLM's configuration
-    of the moment, if there is one.
+    vLLM passes a tier only the model's name. The rest comes from vLLM's current
+    configuration, if one is set.
 
     Raises:
-        ConfigError: nobody says which weights they are.
+        ConfigError: the weights cannot be identified.
     """
     from vllm.config import get_current_vllm_config_or_none
 
@@ -60,14 +60,14 @@ def _served(name: str, model_id: str) -> dict[str, Any]:
         return describe_options(config, model_id)
     if not model_id:
         raise ConfigError(
-            "model_id: vLLM does not tell a tier the revision, the quantization and the overrides "
-            f"of {name!r}; give a name that says which weights are served and how"
+            "model_id: vLLM does not pass the revision, the quantization and the overrides of "
+            f"{name!r} to a tier; give a name that is unique for these weights and options"
         )
     return {"weights": model_id}
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
-    """Asks the store on a thread of its own, one batch per step."""
+    """Asks the store on its own thread, one batch per step."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
         super().__init__(tier_type=tier_type)
 
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
-        """Returns per key whether the store has it; no answer means no."""
+        """Returns per key whether the store has it; false without an answer."""
         try:
             names = self._names(keys)
             return self._session.call(lambda ns: ns.contains(names))
@@ -88,7 +88,7 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
             return [False] * len(keys)
 
     def forget(self) -> None:
-        """Forgets every answer, those on their way too: they are of another generation of keys."""
+        """Forgets every answer, also those in flight: they belong to another generation of keys."""
         self._lookup_state.clear()
         self._req_keys.clear()
         self._lookup_batch.clear()
@@ -97,15 +97,15 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
 class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
     """Keeps chunks of vLLM's host memory tier in Millpond.
 
-    When the engine resets its cache, `drain_jobs` is called, and by nothing else: from
-    then on keys are of a new, random generation, and only requests that began later store.
+    vLLM calls `drain_jobs` when the engine resets its cache, and only then. After that
+    call keys are of a new, random generation, and only requests that began later store.
 
-    A lookup without an answer is a miss, a load that fails makes vLLM
-    recompute, a store that is late is dropped.
+    A lookup without an answer is a miss, a failed load makes vLLM recompute, and a
+    late store is dropped.
 
     Raises:
         ConfigError: an option is unknown or out of range, or the store
-            refuses the namespace.
+            rejects the namespace.
     """
 
     medium: ClassVar[Medium] = Medium.STORAGE
@@ -125,13 +125,13 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self._config = ConnectorConfig.parse(options)
         self.locality = Locality(locality) if locality is not None else None
-        # The array keeps the memory alive as long as threads may use it.
+        # The array keeps the memory alive while threads may use it.
         self._memory = np.asarray(primary_kv_view)
         self._base = int(self._memory.__array_interface__["data"][0])
         self._lock = threading.Lock()
         self._pending = 0
         self._epoch = b""
-        # Those that may store since the last reset; none was yet where this is None.
+        # Requests that may store since the last reset; None before the first reset.
         self._requests: set[str] | None = None
         self._idle = threading.Condition(self._lock)
         self._done: list[JobResult] = []
@@ -150,7 +150,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         self._lookups = _Lookups(tier_type, self._session, self._names)
 
     def _target(self, spec: OffloadingSpec) -> Target:
-        """Derives the namespace from everything that decides a chunk's bytes."""
+        """Derives the namespace from all values that decide a chunk's bytes."""
         import vllm
 
         config = spec.config
@@ -187,7 +187,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        """Returns what is known about a chunk, RETRY until the store answered."""
+        """Returns the answer for a chunk, RETRY until the store answers."""
         if not self._config.load or not self._session.up:
             return LookupResult.MISS
         found = self._lookups.lookup(key, req_context)
@@ -200,7 +200,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         self._lookups.flush()
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        """Forgets what was looked up for a request."""
+        """Forgets the lookups of a request."""
         self._lookups.cleanup(req_context.req_id)
         if self._requests is not None:
             self._requests.discard(req_context.req_id)
@@ -216,7 +216,7 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         """Queues chunks to be written; vLLM keeps them in place until done."""
         request = job_metadata.req_context.req_id
         if self._requests is not None and request not in self._requests:
-            # What it computed before the reset is of the old weights, and vLLM offloads it anew.
+            # Its earlier chunks are of the old weights, and vLLM offloads them again.
             with self._lock:
                 self._pending += 1
             self._finish(job_metadata, [False] * len(list(job_metadata.keys)), 0.0)
@@ -311,21 +311,21 @@ class MillpondSecondaryTier(SecondaryTierManager):  # type: ignore[misc]
         with self._lock:
             done, self._done = self._done, []
             failed = [key for job in done for key in self._unusable.pop(job.job_id, ())]
-        # On the scheduler's thread, which owns the lookups: without it a chunk
-        # that does not load would be found and tried for ever.
+        # On the scheduler's thread, which owns the lookups. Without this step a
+        # chunk that does not load would be found and tried forever.
         self._lookups.mark_miss(failed)
         return done
 
     def has_pending_work(self) -> bool:
-        """Returns whether jobs are still on their way."""
+        """Returns whether jobs are still in flight."""
         with self._lock:
             return self._pending > 0
 
     def drain_jobs(self) -> None:
-        """Waits until no transfer touches the primary tier's memory, then begins a new generation.
+        """Waits until no transfer uses the primary tier's memory, then begins a new generation.
 
-        Every transfer ends by its deadline, so this does too. vLLM empties the primary
-        tier right after it, because the weights may have changed.
+        Every transfer ends by its deadline, so this call ends too. vLLM empties the primary
+        tier right after this call, because the weights may have changed.
         """
         with self._idle:
             self._idle.wait_for(lambda: self._pending == 0)

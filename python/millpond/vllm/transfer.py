@@ -1,8 +1,8 @@
 """The threads that move blocks between the KV cache and the store.
 
-Loads go before saves: a request waits for its load, nobody waits for a save.
-Both queues are bounded; a full one refuses at once, and the caller turns that
-into a recomputation or a dropped save.
+Loads go before saves: a request waits for its load, and nobody waits for a save.
+Both queues are bounded. A full queue rejects a task at once; the caller then
+recomputes the blocks or drops the save.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SAVES_MAX = 65_536
 
 
 def read_sizes(namespace: Any, into: Sequence[Any], call: Mapping[str, Any]) -> list[int]:
-    """Reads values; bytes per value, negative for a miss, and for what is longer than a block.
+    """Reads values; returns bytes per value, negative for a miss or for a value over a block.
 
-    Another writer may have put that: it must not look like a store that is down.
+    Another writer may have put the long value: it must not look like a store that is down.
     """
     try:
         sizes: list[int] = namespace.get(into=into, **call)
@@ -35,10 +35,10 @@ def read_sizes(namespace: Any, into: Sequence[Any], call: Mapping[str, Any]) -> 
 
 
 def savers(threads: int) -> int:
-    """Returns how many of a pool's threads save at once.
+    """Returns the number of a pool's threads that may save at the same time.
 
-    With several threads one always stays free of saves, so that a load never
-    waits for a slow write.
+    With several threads one never saves, so that a load never waits for a slow
+    write.
     """
     return max(1, threads - 1)
 
@@ -81,7 +81,7 @@ class TransferPool:
             return True
 
     def close(self, timeout_s: float) -> bool:
-        """Finishes what is queued, waiting at most ``timeout_s``; true if all is done."""
+        """Finishes queued tasks, waits at most ``timeout_s``, and returns whether all are done."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()

@@ -1,11 +1,11 @@
-"""Which weights and which tokenizer an engine serves, by their content.
+"""Identifies the weights and the tokenizer of an engine by their content.
 
-Block hashes do not cover the model, so a wrong answer here is wrong output
+Block hashes do not cover the model, so a wrong answer here gives wrong output
 without an error: two fine-tunes of one model often have the same shapes, the
-same file sizes and the same headers, and differ in the middle of their files
-only. Weight files are therefore hashed whole. A file of the Hugging Face
-cache has its SHA-256 as its name and is not read; digests of other files are
-remembered with what the file system says of them, for the next start.
+same file sizes and the same headers, and differ only in the middle of their
+files. Weight files are therefore hashed as a whole. A file of the Hugging Face
+cache has its SHA-256 as its name and is not read. Digests of other files are
+stored for the next start, together with the files' metadata.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _PIECE_BYTES = 8 << 20
 _BLOB = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SAID_BYTES = 1 << 30
-"""What takes long enough that somebody may wonder why nothing happens."""
+"""Files above this size take long enough for a log message."""
 
 
 class UnknownModelError(ValueError):
-    """Nothing on this host says which bytes a model has."""
+    """The bytes of a model cannot be identified on this host."""
 
 
 def fingerprint(model: str, revision: str | None, hub: str | None = None) -> str:
     """Identifies a model or a tokenizer.
 
-    A local folder or file is identified by content, so that the same files under
-    another path share a cache and other files under the same path do not. A name
-    on the Hugging Face hub is taken with the commit that its revision stands for
-    in the local cache, since branches move.
+    A local folder or file is identified by content, so that equal files under
+    different paths share a cache and different files under one path do not. A name
+    on the Hugging Face hub is combined with the commit of its revision in the local
+    cache, because branches move.
 
     Args:
         model: a path, or a name on the hub.
         revision: branch, tag or commit; None is the main branch.
-        hub: folder of the hub's cache, where it is not the usual one.
+        hub: folder of the hub's cache, if it is not the default one.
 
-    Raises:
-        UnknownModelError: there is no such path, and the cache does not know the name.
+        Raises:
+            UnknownModelError: the path does not exist, and the cache does not have the name.
     """
     root = Path(model)
     if root.is_file():
@@ -69,7 +69,7 @@ def fingerprint(model: str, revision: str | None, hub: str | None = None) -> str
 
 
 def _counts(root: Path, path: Path) -> bool:
-    """Whether a file of a model's folder may decide what the model computes."""
+    """Whether a file of a model's folder may influence the model's results."""
     hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
     return not hidden and path.suffix in _SUFFIXES and path.is_file()
 
@@ -80,7 +80,7 @@ def _commit(model: str, revision: str, hub: str | None) -> str:
         return revision
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     cache = Path(hub or os.environ.get("HF_HUB_CACHE") or home / "hub")
-    # A file of a repository, or one of its quantizations, is named behind the repository.
+    # The name of a file or a quantization of a repository follows the repository's name.
     repository = "/".join(model.split(":")[0].split("/")[:2])
     ref = cache / f"models--{repository.replace('/', '--')}" / "refs" / revision
     try:
@@ -93,15 +93,15 @@ def _commit(model: str, revision: str, hub: str | None) -> str:
 
 
 def _digests(paths: list[Path]) -> list[str]:
-    """SHA-256 of the files, in hexadecimal; those of large ones are remembered."""
+    """SHA-256 of the files, in hexadecimal; digests of large files are stored."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "millpond"
     with _alone(folder) as usable:
         known = _Known(folder / "weights.json" if usable else None)
         total = sum(path.stat().st_size for path in paths if known.of(path) is None)
         if total >= _SAID_BYTES:
             logger.info(
-                "millpond: hashing %.1f GB of weights, once, to tell this model from others "
-                "(`model_id` gives it a name instead)",
+                "millpond: hashing %.1f GB of weights, once, to distinguish this model from others "
+                "(set `model_id` to use a name instead)",
                 total / 1e9,
             )
         with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
@@ -112,9 +112,9 @@ def _digests(paths: list[Path]) -> list[str]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """Hashes in one process of this host at a time: the others find its digests.
+    """Lets one process of this host hash at a time; the others find its digests.
 
-    Gives False where the folder cannot be used.
+    Yields False if the folder cannot be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,13 +128,13 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 class _Known:
-    """Digests of files as they are: by place, inode, length and times."""
+    """Digests of unchanged files: by path, inode, length and times."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._all: dict[str, str] = {}
         if path is not None:
-            # Another one is made where it cannot be read.
+            # An unreadable record is replaced.
             with contextlib.suppress(OSError, ValueError):
                 read = json.loads(path.read_text(encoding="utf-8"))
                 self._all = {str(name): str(digest) for name, digest in dict(read).items()}
@@ -146,7 +146,7 @@ class _Known:
         return f"{place}:{found.st_dev}:{found.st_ino}:{found.st_size}:{times}"
 
     def of(self, path: Path) -> str | None:
-        """What is known of a file without reading it."""
+        """The digest of a file without reading it, if it is known."""
         blob = Path(os.path.realpath(path))
         if blob.parent.name == "blobs" and _BLOB.fullmatch(blob.name):
             return blob.name
@@ -161,13 +161,13 @@ class _Known:
         with path.open("rb") as file:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
-        # Not of a file that was written meanwhile.
+        # Not for a file that was written during the read.
         if self._name(path) == name:
             self._all[name] = digest.hexdigest()
         return digest.hexdigest()
 
     def save(self) -> None:
-        """Remembers what is known now."""
+        """Stores the known digests."""
         if self._path is None:
             return
         new = self._path.with_suffix(f".{os.getpid()}")

@@ -1,7 +1,7 @@
 """The worker's side of the connector: moves blocks between cache and store.
 
-Loads and saves run on a few threads in batches. The engine's step only hands
-over jobs and picks up what is done.
+Loads and saves run in batches on a few threads. The engine's step only queues
+jobs and collects results.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _IDLE_WAIT_S = 0.002
-"""How long a step without computation waits for a transfer. Without it the
-engine would spin and take the processor from the threads it waits for."""
+"""Wait of a step without computation for a transfer. Without it the engine
+would spin and take the processor from the threads that it waits for."""
 _DISTRUST_STEPS = 3
-"""Steps after a failed synchronous load in which nothing is saved. The step
-itself and one that was scheduled ahead of its outcome may have computed on
-the blocks that did not load."""
+"""Number of steps without saves after a failed synchronous load. The step itself,
+and one that was scheduled before its result, may have computed with the blocks
+that did not load."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Load:
     failed_ids: set[int] = field(default_factory=set)
 
     def leading(self) -> int:
-        """Counts the blocks before the first that did not load; the engine computes from there."""
+        """Counts the blocks before the first failed one; the engine computes from there."""
         ids = [block_id for group in self.job.groups for block_id in group.block_ids]
         return next((i for i, block_id in enumerate(ids) if block_id in self.failed_ids), len(ids))
 
@@ -67,7 +67,7 @@ class WorkerSide:
     Args:
         config: connector options.
         mover: moves blocks of this rank's cache.
-        fence: tells which saves are void.
+        fence: knows which saves are void.
         hello: this rank's index and layout.
         groups: the cache groups that the store keeps.
         whole_requests: report failed loads as whole requests instead of
@@ -169,7 +169,7 @@ class WorkerSide:
                 self._finish_load(load)
 
     def _finish_load(self, load: _Load) -> None:
-        """Books a load whose last batch is done; the lock is held."""
+        """Records a load after its last batch; the lock is held."""
         job = load.job
         del self._loads[job.request_id]
         self._report.loads_done[job.load_id] = 1
@@ -228,7 +228,7 @@ class WorkerSide:
 
         try:
             if left_ms() > 0:
-                # The scheduler's side plans saves only while the store answers it.
+                # The scheduler's side plans saves only while the store answers.
                 answers = self.session.call(put, try_now=True, wait_s=left_ms() / 1000)
         except StoreDown:
             pass
@@ -250,7 +250,7 @@ class WorkerSide:
                 self._finish_save(save)
 
     def _finish_save(self, save: _Save) -> None:
-        """Books a save whose last batch is done; the lock is held."""
+        """Records a save after its last batch; the lock is held."""
         job_id = save.job.job_id
         del self._saves[job_id]
         self._fence.done(self._hello.part, min(self._saves, default=self._saves_begun))
@@ -261,7 +261,7 @@ class WorkerSide:
         self._changed.notify_all()
 
     def _own(self, blocks: GroupBlocks) -> GroupBlocks:
-        """Returns the blocks that this rank saves: of ranks that hold the same, each takes some."""
+        """Returns the blocks that this rank saves; ranks with equal blocks share the work."""
         copies = self._groups[blocks.group].copies
         if copies == 1:
             return blocks
@@ -321,12 +321,12 @@ class WorkerSide:
         return failed
 
     def take_report(self) -> WorkerMeta | None:
-        """Returns what the scheduler's side must know, or None for nothing."""
+        """Returns this rank's report for the scheduler's side, or None if it is empty."""
         with self._changed:
             report, self._report = self._report, WorkerMeta()
         report.outages = self.session.take_news()
         if not self.session.started:
-            # Nothing else tells the scheduler's side, on another host and below another connector.
+            # On another host or below another connector, this is the only path to the scheduler.
             report.hellos = {self._hello.part: self._hello.layout}
         return report if report != WorkerMeta() else None
 
