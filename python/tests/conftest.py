@@ -1,4 +1,4 @@
-"""A real ``millpond server`` for tests: started on free ports, killed and restarted at will."""
+"""A real ``millpond server`` on free ports, for tests that start, kill and restart it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Server:
             time.sleep(0.02)
 
     def is_ready(self) -> bool:
-        """Whether the server says that it is."""
+        """Whether the server reports that it is ready."""
         try:
             url = f"http://127.0.0.1:{self.http_port}/readyz"
             with urllib.request.urlopen(url, timeout=1) as answer:
@@ -76,7 +76,7 @@ class Server:
             return str(answer.read().decode())
 
     def stop(self) -> int:
-        """Ask the server to stop, wait and return its exit status."""
+        """Ask the server to stop, wait for its end and return its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
@@ -92,7 +92,7 @@ class Server:
         os.kill(self.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self.pid}/task")
         deadline = time.monotonic() + START_TIMEOUT_S
-        # The state is the first word behind the name, which stands in brackets.
+        # The state is the first word after the name, which is in parentheses.
         while any(
             (t / "stat").read_text().rsplit(")", 1)[1].split()[0] != "T" for t in tasks.iterdir()
         ):
@@ -100,7 +100,7 @@ class Server:
             time.sleep(0.001)
 
     def thaw(self) -> None:
-        """Let a server that hangs go on."""
+        """Let a hanging server continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
@@ -109,7 +109,7 @@ class Server:
         self.start()
 
     def close(self) -> None:
-        """End the server whatever its state."""
+        """End the server in any state."""
         if self.process is not None and self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGCONT)
             self.kill()
@@ -117,7 +117,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A running server of this test alone."""
+    """A running server for this test alone."""
     running = Server(tmp_path)
     running.start()
     yield running

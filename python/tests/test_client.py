@@ -66,7 +66,7 @@ def test_a_buffer_that_is_too_small_is_told(space: millpond.Namespace, client) -
     assert raised.value.sizes == [10, -1, -1]
     assert into[0] == b"x" * 10
     assert isinstance(raised.value, millpond.InvalidArgument)
-    # An engine is not stopped by what another writer put there.
+    # A value of another writer does not stop an engine.
     assert client.fail_open(space.name).get([b"c"], [bytearray(19)]) == [-1]
     piped = millpond.pipeline("Cache|Millpond", namespace=space)
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_buffers_of_objects_are_refused(space: millpond.Namespace, tmp_path) -> 
         with pytest.raises(TypeError):
             store.put([b"objects"], [[objects]])
         assert store.contains([b"objects"]) == [False]
-    # What NumPy has no format for, and names of fields with an O, are bytes as any other.
+    # Items without a NumPy format, and field names with an O, are ordinary bytes.
     dates = np.array(["2026-01-01", "2026-01-02"], dtype="M8[D]")
     fields = np.array([(1, 2.0)], dtype=[("O", "i4"), (":O", "f8")])
     for index, values in enumerate((dates, fields, np.float64(3), np.zeros((2, 3, 4), "c16"))):
@@ -195,7 +195,7 @@ def test_pins_touches_listing_and_stats(space: millpond.Namespace) -> None:
     assert listed[b"p/2"].size == 2
     assert space.unpin([b"p/1"]) == [True]
     assert space.delete([b"q", b"absent"]) == [True, False]
-    # What a chain has removed is counted until its mark is collected.
+    # Removed chunks count until their tombstones are collected.
     until = time.monotonic() + 10
     while space.stats()["keys"] != 2:
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""A store that fails open, before servers that stop, hang, come back or refuse."""
+"""A store that fails open, with servers that stop, hang, come back or reject it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 TRANSPORTS = ["tcp", "unix", "shm"]
 DEADLINE_MS = 200
 PATIENCE_S = 60.0
-"""How long anything may take on a busy machine."""
+"""Longest time of any step on a busy machine."""
 
 
 def until_up(store: millpond.FailOpen, key: bytes, value: bytes) -> None:
@@ -44,7 +44,7 @@ def test_a_server_that_hangs_costs_a_few_deadlines(server: Server, transport: st
             assert store.touch([b"k"]) == [False]
             assert store.get_bytes(b"k") is None
             assert store.put([b"n"], [value]) == ["late"]
-        # Two deadlines, then tries that grow rarer, of 600 calls.
+        # Of 600 calls: two deadlines, then ever rarer tries.
         assert time.monotonic() - started < 100 * DEADLINE_MS / 1000
         assert not store.up
         assert store.last_error

@@ -70,7 +70,7 @@ def test_bytes_come_back(volume: files.Volume, folder: str) -> None:
         assert file.pread(700_000, 10) == b""
         into = bytearray(b"?" * 10)
         assert file.readinto(into, 699_996) == 4
-        assert into == model[-4:] + b"?" * 6, "what lies behind is left alone"
+        assert into == model[-4:] + b"?" * 6, "the rest of the buffer does not change"
         rng = random.Random(2)
         wanted = [(rng.randrange(650_000), rng.randrange(60_000)) for _ in range(50)]
         rooms = [bytearray(length) for _, length in wanted]
@@ -100,13 +100,13 @@ def test_memory_of_every_kind(volume: files.Volume, folder: str) -> None:
         room = np.zeros_like(source)
         assert file.readinto(room, 0) == source.nbytes
         assert np.array_equal(room, source)
-        # Segments follow each other in the file; the last one meets its end.
+        # Segments follow each other in the file; the last one crosses its end.
         file.truncate(399_000)
         assert file.read_batch([(0, room[:0]), (0, segments), (0, room[:9])]) == [0, 399_000, 36]
         assert b"".join(bytes(part) for part in parts)[:399_000] == source.tobytes()[:399_000]
         assert file.pwrite(segments, 400_000) == 400_000
         assert file.pread(400_000, 70_001) == bytes(parts[0]) + bytes(parts[1])
-        assert file.pread(399_000, 1_000) == bytes(1_000), "a hole is zeros"
+        assert file.pread(399_000, 1_000) == bytes(1_000), "a hole reads as zeros"
 
 
 def test_batches_are_submitted_and_waited_for(volume: files.Volume, folder: str) -> None:
@@ -119,13 +119,13 @@ def test_batches_are_submitted_and_waited_for(volume: files.Volume, folder: str)
         assert reads[0].done()
         assert reads[0].wait(0) == [MIB], "told again"
         assert all(room == bytes([n]) * MIB for n, room in enumerate(rooms))
-        # Nobody keeps the memory but the batch, and nobody waits for the other one.
+        # Only the batch keeps the memory, and nobody waits for the other batch.
         file.submit_write([(0, bytes(4 * MIB))])
         last = file.submit_write([(0, np.full(4 * MIB, 9, np.uint8))])
         gc.collect()
         last.wait()
         assert last.done()
-        rooms[0].append(1)  # A buffer that is free again can grow.
+        rooms[0].append(1)  # A released buffer can grow.
         reader = volume.open(f"{folder}/s")
         failed = reader.submit_write([(0, b"x")])
         for _ in range(2):
@@ -274,7 +274,7 @@ def test_registered_memory_is_written_and_read(cluster) -> None:
             array[:] = 0
             assert file.readinto(region.memory, 0) == region.nbytes
             assert np.array_equal(array, pattern)
-        # A view keeps the memory when everything else has gone.
+        # A view keeps the memory after all other owners are gone.
         tail = region.memory[-5:]
         del region, array
         gc.collect()

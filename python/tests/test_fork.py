@@ -1,4 +1,4 @@
-"""After a fork nothing of the parent's is used, spoilt or waited for, and the child just works."""
+"""A forked child works, and neither uses, breaks nor waits for anything of its parent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Child:
 
 
 def wrong_ones(space: millpond.Store, keys: list[bytes]) -> list[bytes]:
-    """Which keys were answered with something else than their values."""
+    """The keys with an answer that is not their value."""
     wrong = []
     for key in keys:
         room = bytearray(SIZE)
@@ -96,7 +96,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[millpond.Client]:
         options = {"transport": "tcp", "tls_ca": ca}
     else:
         server = request.getfixturevalue("shared_server")
-    # With one connection every call of the child takes the one that the parent has.
+    # With one connection every call of the child would take the parent's connection.
     with millpond.Client(server.address, connections=1, **options) as opened:
         assert opened.transport == request.param
         yield opened
@@ -122,7 +122,7 @@ def test_parent_and_child_read_their_own_values(space: millpond.Namespace) -> No
 
 def test_a_child_of_a_child_works_too(space: millpond.Namespace) -> None:
     def forks_again() -> list[bytes]:
-        # One that has used it, and one that has not, between the two.
+        # One child of this child before it uses the client, and one after.
         wrong = Child(lambda: wrong_ones(space, KEYS)).result()
         wrong += wrong_ones(space, KEYS)
         grandchild = Child(lambda: wrong_ones(space, KEYS))
@@ -154,7 +154,7 @@ def test_threads_of_the_parent_are_in_calls(client: millpond.Client) -> None:
             thread.join()
         return found
 
-    # More threads than connections: some hold locks, some wait for them, some are in calls.
+    # More threads than connections: some hold locks, others wait for them or are in calls.
     threads = [threading.Thread(target=read) for _ in range(6)]
     for thread in threads:
         thread.start()
@@ -196,7 +196,7 @@ def test_the_parent_keeps_its_connection_and_ends_it_alone(server, transport: st
     again = metric(server, "millpond_connections_total") - made
     assert again == ours, "the parent connected again"
 
-    # A child that lives on, and does not use the client, keeps none of its connections open.
+    # A living child that does not use the client keeps none of its connections open.
     until, release = os.pipe()
     child = Child(lambda: os.close(release) or os.read(until, 1))
     assert metric(server, "millpond_connections") >= before > 0
@@ -230,7 +230,7 @@ def test_pools_of_processes_just_work(shared_server, method: str) -> None:
         assert _inherited is not None
         _inherited.put(KEYS, [value_of(key) for key in KEYS])
         context = multiprocessing.get_context(method)
-        # A forked pool has the client already; the others are sent it.
+        # A forked pool inherits the client; the other pools receive it.
         given = {} if method == "fork" else {"initializer": _begin, "initargs": (client,)}
         with context.Pool(3, **given) as pool:
             assert all(pool.map(_read, KEYS * 4, chunksize=8))
@@ -277,7 +277,7 @@ def test_a_store_that_fails_open_and_pipelines(shared_server, tmp_path: Path) ->
                 store.get([b"t%d" % n], [bytearray(SIZE)])
                 n += 1
 
-        # Always some puts under way, as many as may be.
+        # Always as many puts in flight as possible.
         threads = [threading.Thread(target=use, args=(store,)) for store in stages * 2]
         for thread in threads:
             thread.start()
@@ -329,7 +329,7 @@ def test_files_are_open_in_the_child_too(volume: files.Volume) -> None:
             child = Child(uses)
             assert file.pread(0, 1 << 20) == body
             assert child.result() == (True, True)
-        # The child's end was its own: the file without a name is still here.
+        # The child ended its own session only: the file without a name still exists.
         time.sleep(0.5)
         assert file.pread(0, 1 << 20) == body
         assert volume.stat("/forks/child").st_size == 12

@@ -1,4 +1,4 @@
-"""The stub, the native module and the asyncio client say the same."""
+"""The stub, the native module and the asyncio client agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from millpond import _native
 
 PACKAGE = Path(millpond.__file__).parent
-# An asyncio class and the stub's class that it mirrors.
+# Asyncio classes and the classes of the stub that they mirror.
 MIRRORS = {"AsyncStore": "Store", "AsyncNamespace": "Namespace", "AsyncFailOpen": "FailOpen"}
 
 
@@ -51,7 +51,7 @@ def test_asyncio_takes_and_returns_what_the_stub_says(name: str) -> None:
 def test_asyncio_has_the_verbs_of_files() -> None:
     volume = {**STUB["NativeVolume"], **FILES["Volume"]}
     pairs = [(FILES["AsyncFile"], STUB["File"]), (FILES["AsyncVolume"], volume)]
-    # What is asynchronous by itself, and what gives a file to a library that is not.
+    # Calls that are asynchronous by themselves, and a file for libraries that are blocking.
     missing = [{"submit_read", "submit_write"}, {"stream", "closed"}]
     for (ours, theirs), without in zip(pairs, missing):
         assert set(ours) == set(theirs) - without
@@ -84,7 +84,7 @@ def test_the_native_module_takes_what_the_stub_says(name: str) -> None:
         given = inspect.signature(getattr(native, verb))
         plain = [p.replace(annotation=inspect.Parameter.empty) for p in given.parameters.values()]
         said = str(given.replace(parameters=plain, return_annotation=inspect.Signature.empty))
-        # The native parser names self as positional only.
+        # The native parser marks self as positional only.
         assert said.replace("(self, /", "(self").replace(" ", "") == (
             f"({ast.unparse(wanted.args)})".replace(" ", "")
         ), verb

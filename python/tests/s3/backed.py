@@ -1,4 +1,4 @@
-"""Buckets of a Millpond server with SeaweedFS behind them."""
+"""Buckets of a Millpond server with SeaweedFS as their backend."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from clients import Endpoint
 
-# The bucket of the store behind that all others go to, each to a prefix of its own.
+# The bucket of the backend for all other buckets, each under a prefix of its own.
 BEHIND = "behind"
-# What a command may take: `persist --wait` sends what a test has left.
+# Longest time of a command: `persist --wait` sends all unsent objects of a test.
 TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
 class Backed:
-    """What operators do to a server, and what is behind its buckets then."""
+    """Commands of operators to a server, and the backend of its buckets afterwards."""
 
     program: str
-    # Of the server, for its commands.
+    # Address of the server, for its commands.
     address: str
     mode: str
     store: Endpoint
@@ -41,7 +41,7 @@ class Backed:
         assert done.returncode == 0, f"{words}:\n{done.stdout}{done.stderr}"
 
     def begin(self) -> None:
-        """Tells the server where the store is."""
+        """Adds the backend to the server."""
         self.store.boto3().create_bucket(Bucket=BEHIND)
         access = ("--endpoint", self.store.url, "--access-key", self.store.access_key)
         self.run("backend", "add", "weed", *access)
@@ -51,11 +51,11 @@ class Backed:
         self.run("bucket", "add", bucket, "--backend", "weed", *place, "--mode", self.mode)
 
     def wait(self, bucket: str) -> None:
-        """Waits until nothing waits for the store."""
+        """Waits until no object waits for the backend."""
         self.run("persist", "--wait", f"s3://{bucket}/")
 
     def settle(self, bucket: str, shown: dict[str, str]) -> None:
-        """Waits until the store has what clients were shown: keys and their ETags."""
+        """Waits until the backend has the keys and ETags that clients have seen."""
         self.wait(bucket)
         pages = self.store.boto3().get_paginator("list_objects_v2")
         there = {
@@ -64,4 +64,4 @@ class Backed:
             for entry in page.get("Contents", [])
         }
         wanted = {} if self.mode == "transient" else shown
-        assert there == wanted, f"behind: {there}, wanted: {wanted}"
+        assert there == wanted, f"backend: {there}, wanted: {wanted}"

@@ -12,13 +12,13 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-# A client that takes longer hangs.
+# Longest time of a client; one that takes longer hangs.
 TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the server is, and who asks."""
+    """The address of the server, and the credentials of the client."""
 
     url: str
     access_key: str
@@ -29,7 +29,7 @@ class Endpoint:
         return self.url.removeprefix("http://")
 
     def boto3(self) -> boto3.client:
-        """A client of boto3 that tries once."""
+        """A client of boto3 without retries."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -39,7 +39,7 @@ class Endpoint:
             config=Config(
                 retries={"max_attempts": 0},
                 s3={"addressing_style": "path"},
-                # Presigned URLs are of version 2 else.
+                # Without this, presigned URLs have version 2.
                 signature_version="s3v4",
             ),
         )
@@ -67,7 +67,7 @@ class Tool:
         }
 
     def run(self, *arguments: str | Path) -> str:
-        """What the program prints; it must end well."""
+        """Output of the program, which must succeed."""
         command = [self.program, *self.options(), *map(str, arguments)]
         done = subprocess.run(
             command,
@@ -85,7 +85,7 @@ class Tool:
 
 
 class Aws(Tool):
-    """The aws command line; multipart from 8 MiB on."""
+    """The aws command line; multipart for 8 MiB and more."""
 
     def options(self) -> list[str]:
         return ["--endpoint-url", self.endpoint.url]
@@ -132,7 +132,7 @@ class S3cmd(Tool):
                 f"secret_key = {self.endpoint.secret_key}\n"
                 f"host_base = {self.endpoint.host}\n"
                 f"host_bucket = {self.endpoint.host}\n"
-                # Its default is "US", which no server of today's regions knows (docs/s3.md).
+                # Its default is "US", which is not the name of a region (docs/s3.md).
                 "bucket_location = us-east-1\n"
                 "use_https = False\nmax_retries = 1\nmultipart_chunk_size_mb = 5\n"
                 "use_mime_magic = False\nprogress_meter = False\n"
@@ -167,7 +167,7 @@ class S3cmd(Tool):
 
 
 class S5cmd(Tool):
-    """s5cmd; parts of 5 MiB. It asks for copies that have none of the source's metadata."""
+    """s5cmd; parts of 5 MiB. It requests copies without the source's metadata."""
 
     keeps_type = False
 
@@ -205,7 +205,7 @@ class S5cmd(Tool):
 
 
 class Rclone(Tool):
-    """rclone; multipart from 5 MiB on. `sync` is checked by `check`, which reads both sides."""
+    """rclone; multipart for 5 MiB and more. `check` verifies `sync` and reads both sides."""
 
     def options(self) -> list[str]:
         remote = {

@@ -1,4 +1,4 @@
-"""The endpoint that the clients talk to: one that is named, or a server that is started here."""
+"""The endpoint of the clients: a given one, or a server that these fixtures start."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--s3-server", help="seaweedfs, millpond, or http://HOST:PORT")
     group.addoption("--s3-program", help="program of the server")
     group.addoption("--rclone", default="none", help="rclone, or none")
-    group.addoption("--backed", help="mode of buckets with SeaweedFS behind them; needs millpond")
+    group.addoption("--backed", help="mode of buckets with a SeaweedFS backend; needs millpond")
     group.addoption("--weed", help="program of SeaweedFS, for --backed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "unlike(server, why, behind=True): that server is known to answer otherwise, and so does "
-        "what has it behind its buckets",
+        "unlike(server, why, behind=True): that server is known to answer differently, and so does "
+        "a server that has it as its backend",
     )
 
 
@@ -45,12 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if mark.args[0] == server:
                 item.add_marker(pytest.mark.xfail(reason=mark.args[1], strict=False))
             elif mark.args[0] == "seaweedfs" and behind and mark.kwargs.get("behind", True):
-                item.add_marker(pytest.mark.skip(reason=f"the store behind: {mark.args[1]}"))
+                item.add_marker(pytest.mark.skip(reason=f"the backend: {mark.args[1]}"))
 
 
 @contextlib.contextmanager
 def started(config: pytest.Config, folder: Path) -> Iterator[tuple[Endpoint, Backed | None]]:
-    """The server, and what is behind its buckets."""
+    """The server, and the backend of its buckets."""
     server, mode = config.getoption("--s3-server"), config.getoption("--backed")
     if mode and server != "millpond":
         raise pytest.UsageError("--backed needs --s3-server millpond")
@@ -92,20 +92,20 @@ def endpoint(sides: tuple[Endpoint, Backed | None]) -> Endpoint:
 
 @pytest.fixture
 def name() -> str:
-    """A bucket's name that no other test has."""
+    """A bucket name that no other test uses."""
     return f"clients-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def wait(sides: tuple[Endpoint, Backed | None], bucket: str) -> Callable[[], None]:
-    """Waits until what is behind the bucket has all of it, where there is something."""
+    """Waits until the backend of the bucket, if there is one, has all objects."""
     backed = sides[1]
     return lambda: backed.wait(bucket) if backed else None
 
 
 @pytest.fixture
 def bucket(sides: tuple[Endpoint, Backed | None], name: str) -> Iterator[str]:
-    """A bucket of the test's own. What is behind it has the same in the end."""
+    """A bucket for one test. At the end its backend has the same objects."""
     endpoint, backed = sides
     client = endpoint.boto3()
 

@@ -1,4 +1,4 @@
-"""Buckets with SeaweedFS behind them, which keeps objects in folders. Only with BACKED=."""
+"""Buckets with a SeaweedFS backend, which keeps objects in folders. Only with BACKED=."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from backed import BEHIND, Backed
 from botocore.exceptions import ClientError
 from clients import Endpoint
 
-# SeaweedFS has what is in `logs/` before `logs-old`, the order of keys has it behind.
+# SeaweedFS lists objects of `logs/` before `logs-old`; key order is the reverse.
 KEYS = [
     "a/b-c/1",
     "a/b/1",
@@ -28,7 +28,7 @@ FOLDERS = ["a/", "logs-old/", "logs.bak/", "logs/"]
 def backed(sides: tuple[Endpoint, Backed | None]) -> Backed:
     backed = sides[1]
     if backed is None or backed.mode == "transient":
-        pytest.skip("nothing is behind the buckets")
+        pytest.skip("the buckets have no backend")
     return backed
 
 

@@ -1,4 +1,4 @@
-"""What programs do through boto3."""
+"""Requests of programs that use boto3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNUSUAL = [
     "a" * 255,
     "/".join(["segment"] * 100),
 ]
-# Names that a file system cannot hold.
+# Names that a file system cannot store.
 NOT_FILES = [
     "double//slash",
     "/leading",
@@ -158,7 +158,7 @@ def test_list_is_in_the_order_of_keys(
     for key in reversed(keys):
         client.put_object(Bucket=bucket, Key=key, Body=b"")
         if key == "a/b/c":
-            # Of `a/b` and this, SeaweedFS loses one now and then if they come, or go, together.
+            # SeaweedFS sometimes loses this key or `a/b` if both are put or deleted together.
             wait()
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, PaginationConfig={"PageSize": 1}
@@ -226,7 +226,7 @@ def test_presigned_urls(client: boto3.client, bucket: str) -> None:
     its = {"Bucket": bucket, "Key": "p q/ü"}
     put = client.generate_presigned_url("put_object", Params=its, ExpiresIn=60)
     request = urllib.request.Request(put, data=b"by url", method="PUT")
-    # urllib names a content type of its own, which is not signed.
+    # urllib sends a content type of its own, which is not signed.
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert answer.status == 200
     get = client.generate_presigned_url("get_object", Params=its, ExpiresIn=60)
@@ -260,7 +260,7 @@ def test_checksums_of_parts(client: boto3.client, bucket: str) -> None:
     told = client.get_object_attributes(**at, ObjectAttributes=["ObjectParts"])["ObjectParts"]
     summed = [(part["Size"], part["ChecksumSHA256"]) for part in told["Parts"]]
     assert summed == [(5 * MIB, parts[0]["ChecksumSHA256"]), (7, parts[1]["ChecksumSHA256"])]
-    # boto3 compares what it reads with the checksum.
+    # boto3 verifies the checksum of the body.
     got = client.get_object(**at, PartNumber=2, ChecksumMode="ENABLED")
     assert got["ChecksumSHA256"] == parts[1]["ChecksumSHA256"]
     assert got["Body"].read() == DATA[:7]
@@ -280,7 +280,7 @@ def test_unusual_keys(client: boto3.client, bucket: str, key: str) -> None:
 def test_a_key_may_go_on_behind_another(
     client: boto3.client, bucket: str, wait: Callable[[], None]
 ) -> None:
-    # One after another: SeaweedFS loses one of two such keys now and then that change at once.
+    # One after another: SeaweedFS sometimes loses one of two such keys that change together.
     for key in ("a", "a/b", "a/b/c"):
         client.put_object(Bucket=bucket, Key=key, Body=key.encode())
         wait()

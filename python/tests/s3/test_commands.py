@@ -1,4 +1,4 @@
-"""What people do with the command lines: the same for each of them, checked through boto3."""
+"""Common uses of the command lines, the same for each, checked through boto3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from clients import Aws, Endpoint, Rclone, S3cmd, S5cmd, Tool, installed
 
 LARGE = random.Random(1).randbytes(12 << 20)
-# A key with what shells, URLs and XML find special. s5cmd and s3cmd take `*` and `?` for patterns.
+# A key with special characters of shells, URLs and XML, without the patterns `*` and `?` of
+# s5cmd and s3cmd.
 UNUSUAL = "sp ace/ü日本+plus&am=p;%25#hash'quote~(1).txt"
 
 

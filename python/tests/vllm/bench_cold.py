@@ -1,10 +1,11 @@
-"""What saving costs: prompts that nobody stored, with the connector and without.
+"""The cost of saving: new prompts, with the connector and without it.
 
-Two engines with a model of random weights compute random prompts, which no cache can know. One
-has no connector, the other saves every block into an empty store. Rounds alternate and change who
-begins, so that noise of the machine meets both. Printed per engine: median, least and greatest time
-to first token; and the CPU seconds of a prompt, of the engine and of the server, up to the first
-token and until everything is saved. They say more than times on a machine where other things run.
+Two engines with a model of random weights compute random prompts, which no cache has. One engine
+has no connector; the other saves every block into an empty store. The engines alternate, and so
+does the first one of a round, so that noise of the machine affects both equally. The output per
+engine is the median, least and greatest time to first token, and the CPU seconds of engine and
+server per prompt, up to the first token and until everything is saved. On a busy machine CPU
+seconds are more reliable than times.
 
 Run: .venv-vllm/bin/python python/tests/vllm/bench_cold.py [--rounds N] [--tokens N] [--threads N]
 """
@@ -32,7 +33,7 @@ import server as servers  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 WARM_UP = 1
-"""Prompts per engine that are not counted: memory is touched for the first time."""
+"""Uncounted prompts per engine, which touch memory for the first time."""
 
 
 def cpu_s(pid: int) -> float:
@@ -42,7 +43,7 @@ def cpu_s(pid: int) -> float:
 
 
 class Side:
-    """One engine and what it cost."""
+    """One engine and its measured cost."""
 
     def __init__(self, name: str, engine: engines.Engine, server: servers.Server | None) -> None:
         self.name = name
@@ -53,13 +54,13 @@ class Side:
         self.saved_cpu_s: list[list[float]] = []
 
     def ask(self, prompt: list[int], *, count: bool) -> None:
-        """Computes one prompt and waits until nothing is left to save."""
+        """Computes one prompt and waits until everything is saved."""
         start = self._cpu_s()
         answer = self.engine.ask(prompt, 1)
         first = self._cpu_s()
         self.engine.settle()
         saved = self._cpu_s()
-        assert answer.cached_tokens == 0, "a prompt was known already"
+        assert answer.cached_tokens == 0, "a prompt was in a cache already"
         if count:
             self.ttft_s.append(answer.ttft_s)
             self.first_cpu_s.append([now - was for now, was in zip(first, start)])
@@ -80,7 +81,7 @@ class Side:
 
 
 def run(arguments: Any, stack: ExitStack) -> list[Side]:
-    """Starts everything, asks, and returns the sides."""
+    """Starts everything, runs the prompts and returns the sides."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millpond-")))
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     engines.ENVIRONMENT["OMP_NUM_THREADS"] = str(arguments.threads)

@@ -1,10 +1,9 @@
-"""How fast the connector loads blocks, against plain gets of the same bytes.
+"""Speed of the connector's loads, compared with plain gets of the same bytes.
 
-Prints one line per way of reading and the ratio. The cache is laid out as
-vLLM lays it out for the model `full` of demo/build_model.py: 12 layers, 4 KV heads, blocks of 128
-tokens. Both ways read the same values from a server that is started here,
-into memory that is touched beforehand; rounds alternate, so that noise of the
-machine meets both.
+Prints one line per method of reading, and the ratio. The cache has the layout of vLLM for
+the model `full` of demo/build_model.py: 12 layers, 4 KV heads, blocks of 128 tokens. All
+methods read the same values from a server that this script starts, into memory that was
+touched before. The methods alternate, so that noise of the machine affects all equally.
 
 Run: .venv-vllm/bin/python python/tests/vllm/bench_load.py [--blocks N] [--rounds N]
 """
@@ -55,7 +54,7 @@ class Bench:
         self.config = ConnectorConfig.parse(
             {"address": address, "transport": transport, "save_deadline_ms": 60_000}
         )
-        # All layers in one allocation, each contiguous, as vLLM does.
+        # All layers in one allocation, each contiguous, as in vLLM.
         memory = torch.randint(0, 127, (LAYERS, 2 * blocks, 4, 128, 128), dtype=torch.int16)
         caches = {f"layer.{i}": memory[i] for i in range(LAYERS)}
         layout = KVLayout(caches, [list(caches)], 2 * blocks)
@@ -111,7 +110,7 @@ class Bench:
         return seconds
 
     def check(self) -> None:
-        """Compares what was loaded with what was stored."""
+        """Compares the loaded bytes with the stored ones."""
         if not torch.equal(self.memory[:, : self.blocks], self.memory[:, self.blocks :]):
             raise RuntimeError("loaded bytes differ from the stored ones")
 

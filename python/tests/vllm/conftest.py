@@ -1,4 +1,4 @@
-"""Fixtures of the vLLM tests: a real server, a model made here, real engines."""
+"""Fixtures of the vLLM tests: a real server, a generated model, real engines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SERVER_ARGUMENTS = ("--memory", "512MiB", "--size", "2GiB")
 
 @pytest.fixture(scope="session")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A fork server in which vLLM is imported already."""
+    """A fork server that has vLLM imported."""
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     return engines.start_method(tmp_path_factory.mktemp("vllm") / "imports.log")
 
 
 @pytest.fixture(scope="session")
 def models() -> Callable[[str], Path]:
-    """Builds a model by its shape, once."""
+    """Builds a model of a given shape, once."""
 
     def build(shape: str) -> Path:
         folder = ROOT / ".demo" / "models" / shape
@@ -47,7 +47,7 @@ def models() -> Callable[[str], Path]:
 @pytest.fixture
 def server() -> Iterator[servers.Server]:
     """A running server with an empty store."""
-    # The names of pytest's folders make paths too long for a Unix socket.
+    # With pytest's folders, paths are too long for a Unix socket.
     folder = Path(tempfile.mkdtemp(prefix="millpond-"))
     running = servers.Server(folder / "store", folder / "server.log", *SERVER_ARGUMENTS)
     running.start()

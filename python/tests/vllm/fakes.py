@@ -1,4 +1,4 @@
-"""An in-memory namespace with the interface of the client's, for unit tests."""
+"""An in-memory namespace with the client's interface, for unit tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import millpond
 
 
 class FakeNamespace:
-    """Keeps values by leader and key, as placement would separate them."""
+    """Keeps values by leader and key, as placement separates them."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[bytes, bytes], bytes] = {}
@@ -28,7 +28,7 @@ class FakeNamespace:
     def put(
         self, keys: Any, values: Any, *, leaders: Any = None, deadline_ms: Any = None
     ) -> list[str]:
-        """Stores what is not there yet."""
+        """Stores values of absent keys."""
         self._enter("put")
         answers = []
         for key, value, leader in zip(keys, values, leaders or keys):
@@ -54,7 +54,7 @@ class FakeNamespace:
         return sizes
 
     def contains(self, keys: Any, *, leaders: Any = None) -> list[bool]:
-        """Tells which keys are there."""
+        """Returns which keys are present."""
         self._enter("contains")
         return [(leader, key) in self.values for key, leader in zip(keys, leaders or keys)]
 

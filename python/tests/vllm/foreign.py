@@ -1,4 +1,4 @@
-"""A connector of somebody else, with a handshake, beside ours below a `MultiConnector`."""
+"""A foreign connector with a handshake, beside ours below a `MultiConnector`."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 @dataclass
 class ForeignHello(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """What this connector says at start."""
+    """This connector's message at start."""
 
     port: int
 
 
 class ForeignMetadata(KVConnectorMetadata):  # type: ignore[misc]
-    """What it says each step."""
+    """Its message of each step."""
 
 
 class ForeignConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
-    """Stores nothing; as strict about a foreign handshake as NIXL's."""
+    """Stores nothing; it rejects foreign handshakes as strictly as NIXL's connector."""
 
     def get_handshake_metadata(self) -> ForeignHello:
         """A worker's port."""
         return ForeignHello(4711)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[Any, Any]) -> None:
-        """Takes its own kind alone."""
+        """Accepts only its own handshakes."""
         assert metadata
         assert all(hello.port == 4711 for hello in metadata.values())
 
@@ -56,7 +56,7 @@ class ForeignConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Plans nothing."""
 
     def build_connector_meta(self, output: Any) -> ForeignMetadata:
-        """Has nothing to say."""
+        """Sends an empty message."""
         return ForeignMetadata()
 
     def request_finished_all_groups(self, request: Any, blocks: Any) -> tuple[bool, None]:

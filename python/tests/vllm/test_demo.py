@@ -1,4 +1,4 @@
-"""What the demo measures with, without an engine."""
+"""The demo's measurements, without an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPTS = {(d, q): [d, q] for d in range(2) for q in range(8)}
 
 
 class Engine:
-    """Notes what it is asked and answers at once."""
+    """Records its requests and answers at once."""
 
     def __init__(self, name: str, asked: list[str], ttft_s: float) -> None:
         self.name, self.asked, self.ttft_s = name, asked, ttft_s
@@ -47,13 +47,13 @@ def test_rows_take_turns_and_are_compared_with_recomputing_in_the_same_rounds() 
     plain: Any = Engine("plain", asked, 4.0)
     cached: Any = Engine("cached", asked, 1.0)
     base = Row(Phase("recompute"), plain, forget=True)
-    # Of earlier rounds, which were slower.
+    # From earlier, slower rounds.
     base.phase.ttft_s = [100.0]
     own = Row(Phase("own"), plain, answer_tokens=3, compare=True)
     ours = Row(Phase("ours"), cached, compare=True)
     told, text = reporter()
     take_turns("full", [base, own, ours], [[(0, 0)], [(1, 0)]], PROMPTS, told)
-    # The engine that has just recomputed answers from its own cache; which engine is first changes.
+    # The engine that just recomputed answers from its own cache; the first engine alternates.
     assert asked == [
         *("plain forgets", "plain [[0, 0]]", "plain [[0, 0]]", "cached [[0, 0]]"),
         *("cached [[1, 0]]", "plain forgets", "plain [[1, 0]]", "plain [[1, 0]]"),

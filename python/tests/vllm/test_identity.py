@@ -1,4 +1,4 @@
-"""The identity of a namespace, from configurations that vLLM itself made."""
+"""The identity of a namespace, from configurations made by vLLM itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = {
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model's folder, small enough to be hashed at once."""
+    """A model's folder, small enough to hash quickly."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return make_model(tmp_path / "model")
@@ -43,7 +43,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make_model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    # No tensor, and a header that vLLM can read.
+    # A header that vLLM can read, without tensors.
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (folder / "tokenizer.model").write_bytes(b"tokenizer")
     (folder / "modeling_own.py").write_text("scale = 1\n")
@@ -51,7 +51,7 @@ def make_model(folder: Path) -> Path:
 
 
 def vllm_config(model: Path, **arguments: Any) -> Any:
-    """What vLLM makes of its arguments."""
+    """The configuration that vLLM makes from its arguments."""
     known = {"model": str(model), "max_model_len": 1024, "enforce_eager": True}
     return EngineArgs(**{**known, **arguments}).create_engine_config()
 
@@ -61,7 +61,7 @@ def identity(model: Path, model_id: str = "", **arguments: Any) -> bytes:
 
 
 def sections() -> dict[str, set[str]]:
-    """The options of every class of vLLM that is entered, by the name of the class."""
+    """The options of every vLLM class in the identity, by the name of the class."""
     found: dict[str, set[str]] = {}
 
     def classes(hint: Any) -> typing.Iterator[Any]:
@@ -142,7 +142,7 @@ def test_an_option_that_decides_kv_changes_the_identity(
     model: Path, arguments: dict[str, Any]
 ) -> None:
     assert identity(model, **arguments) != identity(model)
-    # A name of the user stands for weights and tokenizer, not for options.
+    # A name given by the user replaces weights and tokenizer, not options.
     if "load_format" not in arguments:
         assert identity(model, "named", **arguments) != identity(model, "named")
 
@@ -197,7 +197,7 @@ def test_every_file_that_decides_is_part_of_the_identity(model: Path, file: str)
 
 def test_weights_that_nothing_here_tells_need_a_name(model: Path) -> None:
     streamed = vllm_config(model)
-    # As vLLM leaves it for weights behind a URI: a folder of JSON, and the real source.
+    # As vLLM does for weights at a URI: a folder of JSON, and the real source.
     streamed.model_config.model_weights = "s3://bucket/model"
     streamed.load_config.load_format = "runai_streamer"
     tensorized = vllm_config(model)

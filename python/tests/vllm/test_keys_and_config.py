@@ -115,7 +115,7 @@ def test_the_same_files_are_the_same_model_wherever_they_lie(
     prints = [fingerprint(str(tmp_path / name), None) for name in "abc"]
     assert prints[0] == prints[1]
     assert prints[0] != prints[2]
-    # What is remembered is of the files as they were.
+    # Stored digests belong to the earlier files.
     assert [fingerprint(str(tmp_path / name), None) for name in "abc"] == prints
     (tmp_path / "a" / "model.safetensors").write_bytes(tuned)
     assert fingerprint(str(tmp_path / "a"), None) == prints[2]
@@ -133,7 +133,7 @@ def test_files_of_the_hub_are_known_by_their_names(
     prints = []
     for digest in ["ab" * 32, "cd" * 32]:
         blob, snapshot = model / "blobs" / digest, model / "snapshots" / digest
-        # Nobody reads it.
+        # Nothing reads it.
         blob.write_bytes(b"")
         snapshot.mkdir(parents=True)
         (snapshot / "model.safetensors").symlink_to(blob)
@@ -142,7 +142,7 @@ def test_files_of_the_hub_are_known_by_their_names(
     assert fingerprint("org/model", None) == "name:org/model@c0ffee"
     assert fingerprint("org/model:Q4_K_M", None) == "name:org/model:Q4_K_M@c0ffee"
     assert fingerprint("org/model", "a" * 40) != fingerprint("org/model", "b" * 40)
-    # A branch that nothing here resolves may be any weights.
+    # A branch that this host cannot resolve may have any weights.
     with pytest.raises(UnknownModelError, match="names no commit"):
         fingerprint("org/model", "v1")
     with pytest.raises(UnknownModelError, match="names no commit"):

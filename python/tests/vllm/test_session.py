@@ -1,4 +1,4 @@
-"""The circuit breaker: what an outage costs, says and ends with."""
+"""The circuit breaker: cost, messages and end of an outage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The secondary tier against a real server.
 
-vLLM's tiered offload does not run on CPU, so the tier is driven here as its
-manager drives it: lookups that are retried, jobs that are polled for.
+vLLM's tiered offload does not run on CPU, so these tests drive the tier as its
+manager does: they retry lookups and poll for jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEYS = [make_offload_key(bytes([i]) * 32, 0) for i in range(CHUNKS)]
 def offloading_spec(
     dtype: str = "bfloat16", *, model: str = "org/model", events: bool = False
 ) -> Any:
-    """The part of vLLM's specification that a tier reads."""
+    """The fields of vLLM's specification that a tier reads."""
     config = OffloadingConfig(
         groups=(OffloadingGroupConfig(16, ("layer.0", "layer.1"), 0),),
         worker_kv_bytes_per_block=CHUNK_BYTES,
@@ -188,12 +188,12 @@ def test_a_reset_of_the_engine_leaves_nothing_of_the_old_weights(make: Make) -> 
     primary = make()
     primary.tier.on_new_request(ReqContext("old"))
     assert primary.wait(primary.job(KEYS[:1], [0], load=False, request="old")).success
-    # An answer that is remembered is of the old generation too.
+    # A remembered answer is of the old generation too.
     assert primary.lookup(KEYS[0], "waits") is LookupResult.HIT
     primary.tier.drain_jobs()
     assert primary.lookup(KEYS[0], "waits") is LookupResult.MISS
     assert not primary.wait(primary.job(KEYS[:1], [1], load=True)).success
-    # vLLM offloads again what a request computed before.
+    # vLLM offloads earlier blocks of a request again.
     assert not primary.wait(primary.job(KEYS[:1], [0], load=False, request="old")).success
     primary.tier.on_request_finished(ReqContext("waits"))
     assert primary.lookup(KEYS[0], "new") is LookupResult.MISS
@@ -216,7 +216,7 @@ def test_finished_requests_are_forgotten(make: Make) -> None:
     primary = make()
     primary.lookup(KEYS[0], "one")
     primary.tier.on_request_finished(ReqContext("one"))
-    # Looked up anew, not remembered: it may have been stored meanwhile.
+    # A new lookup, not a remembered one: the chunk may be stored since.
     primary.wait(primary.job(KEYS[:1], [0], load=False))
     assert primary.lookup(KEYS[0], "two") is LookupResult.HIT
 

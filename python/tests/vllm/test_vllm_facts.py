@@ -1,4 +1,4 @@
-"""What the connector relies on in vLLM; these fail first when vLLM changes."""
+"""The connector's assumptions about vLLM; these tests fail first when vLLM changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_ranks_without_the_page_of_this_host_are_heard_with_their_steps() -> Non
     planner = SimpleNamespace(target=None, on_worker_report=lambda report: None)
     state = {"_ranks": 3, "_layouts": {}, "_late": None, "_fence": pages, "_scheduler": planner}
     connector.__dict__.update(state, _connect=connected.set)
-    # What another connector said is no layout.
+    # Metadata of another connector is not a layout.
     foreign: Any = {(0, 0): SimpleNamespace(layout="theirs"), (0, 1): WorkerHello(1, bytes(32))}
     connector.set_xfer_handshake_metadata_pp_aware(foreign)
     assert not connected.is_set()
@@ -103,9 +103,9 @@ def full_group(index: int) -> Group:
     ("full_blocks", "window_blocks", "tokens"),
     [
         (range(10), range(10), 9 * 16),
-        # Only the window's blocks are needed of the sliding group.
+        # Of the sliding group only the window's blocks are needed.
         (range(10), range(6, 10), 9 * 16),
-        # The window is incomplete at the end, complete further in front.
+        # The window is incomplete at the end and complete earlier.
         (range(10), range(0, 6), 6 * 16),
         # A hole in full attention ends the prefix; the window reaches it.
         ([0, 1, 2, 3, 5, 6, 7, 8, 9], range(10), 4 * 16),

@@ -47,7 +47,7 @@ class Rank:
         monkeypatch.setattr(StoreSession, "__init__", init)
         self.cache = torch.arange(BLOCKS * 8, dtype=torch.int64).reshape(BLOCKS, 8).clone()
         engine = str(uuid.uuid4())
-        # The scheduler's.
+        # The fence of the scheduler's side.
         self.fence = Fence(engine, part + 1)
         self.side = WorkerSide(
             ConnectorConfig.parse({"batch_blocks": 4, "retry_ms": 10_000, **options}),
@@ -169,7 +169,7 @@ def test_late_saves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     report = rank.report(lambda r: 1 in r.saves_done)
     assert report.saves_failed == {1}
     stats = rank.side.take_stats()
-    # The batch that was on its way ends; those behind it are too late.
+    # The batch in flight ends; later batches are too late.
     assert stats is not None
     assert stats.data["save_dropped_blocks"] == 16
     rank.side.close()
@@ -198,7 +198,7 @@ def test_nothing_is_saved_that_may_rest_on_a_failed_load(rank: Rank) -> None:
 def test_bytes_of_a_block_that_was_given_away_are_never_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether the page of the host or a step says that the save is void."""
+    """Whether the page of the host or a step marks the save as void."""
     rank = Rank(monkeypatch, io_threads=1)
     rank.run(rank.meta())
     gate, inside = threading.Event(), threading.Event()
@@ -212,7 +212,7 @@ def test_bytes_of_a_block_that_was_given_away_are_never_saved(
     was = {i: bytes(rank.cache[i].numpy().tobytes()) for i in range(BLOCKS)}
     rank.run(rank.meta(saves=[SaveJob(0, "a", [moved(list(range(30, 42)))])]))
     assert inside.wait(5)
-    # The store hangs with a batch that was copied; two others wait behind it.
+    # The store hangs with a copied batch; two others wait after it.
     rank.fence.void(1)
     rank.cache[30:42] = -1
     rank.run(rank.meta(saves=[SaveJob(1, "b", [moved(list(range(42, 50)), first=16)])]))
@@ -246,7 +246,7 @@ def test_ranks_that_hold_the_same_store_it_once_and_load_it_all(
     assert sum(stats.data["save_blocks"] for stats in stored if stats is not None) == 22
     assert all("save_present_blocks" not in stats.data for stats in stored if stats is not None)
     assert len(namespace.values) == 22
-    # A job of which a rank saves nothing ends too.
+    # A job of which a rank saves no block ends too.
     few = SaveJob(9, "a", [moved([60], first=23)])
     for rank in ranks:
         rank.run(rank.meta(saves=[few]))
