@@ -138,7 +138,7 @@ pub enum LocalState {
 
 /// A number on the wire or on disk that is no valid state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no target state")]
+#[error("{0} is not a target state")]
 pub struct UnknownState(pub u8);
 
 impl TryFrom<u8> for TargetState {

@@ -132,7 +132,9 @@ impl fmt::Debug for ClusterSecret {
 
 /// A text that is no identity; the message shows the form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no identity: it is 32 hex digits, as in 6f1c2a9e-0d4b-4c7e-9a51-3b8f20c4d7aa")]
+#[error(
+    "'{0}' is not an identity: write 32 hex digits, as in 6f1c2a9e-0d4b-4c7e-9a51-3b8f20c4d7aa"
+)]
 pub struct UuidError(pub String);
 
 impl std::str::FromStr for Uuid128 {

@@ -48,7 +48,7 @@ pub enum Refusal {
     Unregistered,
     /// Another live process has this identity.
     #[error(
-        "node {node} already runs on host '{host}' at {addresses}: two processes may not share one \
+        "node {node} already runs on host '{host}' at {addresses}: two processes cannot share one \
          identity; stop one of them, or give this one its own data folder"
     )]
     Running {
@@ -68,7 +68,9 @@ pub enum Refusal {
         host: String,
     },
     /// Another live node has this disk.
-    #[error("disk {disk} is in use by node {node} on host '{host}': a disk has one node")]
+    #[error(
+        "disk {disk} is in use by node {node} on host '{host}': a disk belongs to one node only"
+    )]
     DiskElsewhere {
         /// The disk.
         disk: DiskId,
@@ -78,7 +80,7 @@ pub enum Refusal {
         host: String,
     },
     /// The disks belong to another cluster.
-    #[error("the data folder belongs to cluster {theirs}, this is cluster {ours}")]
+    #[error("the data folder belongs to cluster {theirs}, but this is cluster {ours}")]
     Cluster {
         /// The manager's cluster.
         ours: Uuid128,
@@ -86,7 +88,7 @@ pub enum Refusal {
         theirs: Uuid128,
     },
     /// This cluster does not support the protocol version.
-    #[error("protocol version {theirs} is not spoken here ({ours}): upgrade the older side")]
+    #[error("protocol version {theirs} is not supported here ({ours} is): upgrade the older side")]
     Protocol {
         /// Version of the manager.
         ours: u8,
@@ -94,7 +96,7 @@ pub enum Refusal {
         theirs: u8,
     },
     /// The named field of the message is out of bounds.
-    #[error("'{0}' is not acceptable: see the limits in the documentation")]
+    #[error("'{0}' is not valid: see the limits in the documentation")]
     Field(String),
 }
 

@@ -110,7 +110,9 @@ impl RoutingUpdate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
     /// The versions between the copy's and the update's first one are missing.
-    #[error("routing {have:?} cannot take a change from {from:?}: versions between are missing")]
+    #[error(
+        "routing {have:?} cannot apply a change from {from:?}: versions in between are missing"
+    )]
     Gap {
         /// The copy's version.
         have: RoutingVersion,

@@ -146,7 +146,7 @@ impl Filled {
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (from, to, cuts) = (r.u64()?, r.u64()?, r.u32()?);
         if from > to || to > super::FILE_BYTES_MAX {
-            return Err(WireError::Field("bytes that were written to chunks"));
+            return Err(WireError::Field("bytes written to chunks"));
         }
         Ok(Self { from, to, cuts })
     }
@@ -316,14 +316,14 @@ impl Attr {
             0 => Some(data),
             STORED if kind == FileKind::Regular => None,
             OWN_CHUNKS if kind == FileKind::Regular => Some(r.u64()?),
-            _ => return Err(WireError::Field("where the bytes of an inode lie")),
+            _ => return Err(WireError::Field("place of the bytes of an inode")),
         };
         if is_shared && (kind != FileKind::Regular || chunks.is_none()) {
-            return Err(WireError::Field("chunks of an inode that has none are shared"));
+            return Err(WireError::Field("shared chunks of an inode without chunks"));
         }
         let (solid, cuts) = if has_solid { (r.u64()?, r.u32()?) } else { (0, 0) };
         if solid > size || (solid > 0 && (kind != FileKind::Regular || chunks.is_none())) {
-            return Err(WireError::Field("bytes of an inode that were written"));
+            return Err(WireError::Field("written bytes of an inode"));
         }
         Ok(Self {
             ino,
@@ -357,7 +357,7 @@ pub enum NameError {
     #[error("the name has {0} bytes: at most {max} are allowed", max = Name::BYTES_MAX)]
     TooLong(usize),
     /// Empty, `.`, `..`, or with a slash or a NUL byte in it.
-    #[error("a name is not empty, not '.' or '..', and has neither '/' nor NUL in it")]
+    #[error("a name must not be empty, '.' or '..', and must not contain '/' or NUL")]
     NoName,
 }
 

@@ -183,7 +183,7 @@ pub(super) fn write_values(w: &mut Writer, values: &[Option<Vec<u8>>]) {
 
 pub(super) fn read_values(r: &mut Reader<'_>) -> Result<Vec<Option<Vec<u8>>>, WireError> {
     let n = r.count(RECORDS_AT_ONCE_MAX, 1, "values of records")?;
-    let value = |r: &mut Reader<'_>| flag(r, "record is there")?.then(|| read_value(r)).transpose();
+    let value = |r: &mut Reader<'_>| flag(r, "record exists")?.then(|| read_value(r)).transpose();
     (0..n).map(|_| value(r)).collect()
 }
 

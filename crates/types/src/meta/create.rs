@@ -91,7 +91,7 @@ impl Create {
         let exclusive = flag(r, "exclusive")?;
         let bits = r.u8()?;
         if bits & !(PROMISED | HELD | UMASK) != 0 {
-            return Err(WireError::Field("what follows a new name"));
+            return Err(WireError::Field("options of a new inode"));
         }
         let promised = (bits & PROMISED != 0).then(|| PromisedFile::decode(r)).transpose()?;
         let delegate = (bits & HELD != 0).then(|| r.u32()).transpose()?;

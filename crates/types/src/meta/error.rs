@@ -22,7 +22,7 @@ errors! {
     /// The name or inode does not exist.
     NotFound = 2, "no such file or directory";
     /// The volume's records cannot be read.
-    Io = 5, "input/output error: the server's log has more";
+    Io = 5, "input/output error: see the log of the server";
     /// The server cannot do it now; try again.
     Again = 11, "try again";
     /// The mode does not allow it.

@@ -295,7 +295,9 @@ impl MetaReply {
                 let (bytes, bytes_free, inodes) = (r.u64()?, r.u64()?, r.u64()?);
                 Self::Usage(Usage { bytes, bytes_free, inodes })
             }
-            12 => Self::Lock(flag(r, "lock in the way")?.then(|| HeldLock::decode(r)).transpose()?),
+            12 => {
+                Self::Lock(flag(r, "conflicting lock")?.then(|| HeldLock::decode(r)).transpose()?)
+            }
             13 => Self::Quota(Quota::decode(r)?),
             14 => Self::Records(RecordPage::decode(r)?),
             15 => Self::Values(read_values(r)?),

@@ -55,7 +55,7 @@ impl Answered {
     pub fn decode(meta: &[u8]) -> Result<Self, WireError> {
         let mut r = Reader::new(meta);
         let (version, made) = (r.u64()?, r.u64()?);
-        let n = r.count(TOUCHED_MAX, Attr::BYTES_MIN, "directories that were changed")?;
+        let n = r.count(TOUCHED_MAX, Attr::BYTES_MIN, "changed directories")?;
         let dirs = (0..n).map(|_| Attr::decode(&mut r)).collect::<Result<_, _>>()?;
         let answer = MetaReply::decode_answer(r.rest())?;
         Ok(Self { answer, version, after: After { version: made, dirs } })

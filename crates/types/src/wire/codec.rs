@@ -24,10 +24,10 @@ pub enum WireError {
     #[error("protocol version {0} is not supported by this build: upgrade the older side")]
     Version(u8),
     /// A checksum does not match.
-    #[error("checksum of the {0} does not match: the bytes were damaged on the way")]
+    #[error("checksum of the {0} does not match: the bytes were damaged in transit")]
     Checksum(&'static str),
     /// A reply does not prove that it answers the request with its id.
-    #[error("a reply to another request: somebody else uses this connection")]
+    #[error("the reply belongs to another request: another thread or program uses this connection")]
     Answer,
 }
 

@@ -43,13 +43,13 @@ pub const BEGINNING: u8 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectKeyError {
     /// The key is empty.
-    #[error("a key has at least one byte")]
+    #[error("a key must have at least one byte")]
     Empty,
     /// The key is too long.
     #[error("the key has {0} bytes: at most {max} are allowed", max = OBJECT_KEY_MAX)]
     TooLong(usize),
     /// The key contains NUL, or is not UTF-8.
-    #[error("a key is UTF-8 without NUL")]
+    #[error("a key must be UTF-8 without NUL")]
     NoText,
 }
 

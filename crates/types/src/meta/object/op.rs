@@ -277,7 +277,7 @@ impl Expect {
             0 => Self::Any,
             1 => Self::Absent,
             2 => Self::Exactly { ino: Ino(r.u64()?), version: r.u64()? },
-            _ => return Err(WireError::Field("what is expected of an object")),
+            _ => return Err(WireError::Field("expected state of an object")),
         })
     }
 }
@@ -600,7 +600,7 @@ impl ObjectOp {
             12 => Self::GetUpload { bucket: Name::decode(r)?, id: UploadId(r.u64()?) },
             13 => {
                 let bucket = Name::decode(r)?;
-                let after = flag(r, "behind an upload")?.then(|| upload(r)).transpose()?;
+                let after = flag(r, "after an upload")?.then(|| upload(r)).transpose()?;
                 Self::ListUploads { bucket, after, limit: r.u32()? }
             }
             14 => Self::PutPart(PutPart::decode(r)?),

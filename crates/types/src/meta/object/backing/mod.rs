@@ -123,16 +123,16 @@ pub struct Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackingError {
     /// The backend's name is invalid.
-    #[error("the name of a backend has 1 to 63 bytes")]
+    #[error("the name of a backend must have 1 to 63 bytes")]
     Backend,
     /// The name of the bucket on the backend is invalid.
-    #[error("the name of a bucket at a backend has 1 to 63 bytes")]
+    #[error("the name of a bucket at a backend must have 1 to 63 bytes")]
     Bucket,
     /// The prefix of the backing or of a rule is too long.
-    #[error("a prefix is longer than a key")]
+    #[error("a prefix must not be longer than a key")]
     Prefix,
     /// There are too many rules, or their prefixes are too long.
-    #[error("a bucket has at most 256 rules, with 16 KiB of prefixes together")]
+    #[error("a bucket can have at most 256 rules, with 16 KiB of prefixes together")]
     Rules,
     /// Two rules have the same prefix.
     #[error("two rules have the same prefix")]

@@ -266,7 +266,7 @@ impl BackingOp {
             1 => {
                 let (lane, limit, lease_ms) = (lane(r)?, r.u32()?, pause(r)?);
                 if limit == 0 || limit > CLAIMS_MAX {
-                    return Err(WireError::Field("keys that are claimed (1 to 64)"));
+                    return Err(WireError::Field("number of claimed keys (1 to 64)"));
                 }
                 Self::Claim { bucket, lane, limit, lease_ms, put_ids_from: r.u64()? }
             }
@@ -279,7 +279,7 @@ impl BackingOp {
             5 => Self::Hasten { bucket, key: key(r)? },
             6 => {
                 let lane = lane(r)?;
-                let after = flag(r, "behind a place")?.then(|| Place::decode(r)).transpose()?;
+                let after = flag(r, "after a place")?.then(|| Place::decode(r)).transpose()?;
                 Self::ListQueue { bucket, lane, after, limit: r.u32()? }
             }
             7 => {

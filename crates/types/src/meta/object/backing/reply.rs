@@ -154,7 +154,7 @@ impl BackingReply {
     pub(in super::super) fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(match r.u8()? {
             0 => {
-                let n = r.count(CLAIMS_MAX as usize, 48, "keys that were claimed")?;
+                let n = r.count(CLAIMS_MAX as usize, 48, "claimed keys")?;
                 Self::Claims((0..n).map(|_| Claimed::decode(r)).collect::<Result<_, _>>()?)
             }
             1 => {
@@ -172,7 +172,7 @@ impl BackingReply {
             3 => Self::Settled(KeyState::decode(r)?),
             4 => Self::State(state(r)?),
             5 => Self::Is(flag(r, "was done")?),
-            _ => return Err(WireError::Field("kind of an answer about a backed bucket")),
+            _ => return Err(WireError::Field("kind of an answer for a backed bucket")),
         })
     }
 }

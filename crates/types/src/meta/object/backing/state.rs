@@ -159,7 +159,7 @@ impl Wanted {
             }
             1 => Self::Nothing,
             2 => Self::Forgotten,
-            _ => return Err(WireError::Field("what a backend is to have")),
+            _ => return Err(WireError::Field("wanted state at a backend")),
         })
     }
 }
