@@ -50,7 +50,7 @@ async fn list_of(view: &View, record: &InodeRecord, kind: AclKind) -> Result<Opt
     Acl::parse(&value).map_err(|error| {
         // An earlier version stored it without validation. A kernel that gets it refuses all
         // access.
-        tracing::error!("inode {ino} has a list ({kind:?}) that makes no sense: {error}");
+        tracing::error!("inode {ino} has an invalid access control list ({kind:?}): {error}");
         Failed::Refused(MetaError::Io)
     })
 }

@@ -67,7 +67,7 @@ fn unless_stuck(ino: Ino, done: Result<(), Failed>) -> Result<usize, Failed> {
         Err(Failed::Broken(error @ VolumeError::Record { .. })) => error.to_string(),
         Err(error) => return Err(error),
     };
-    tracing::error!("inode {}, which has no name any more, cannot be removed: {why}", ino.0);
+    tracing::error!("inode {} has no name, but cannot be removed: {why}", ino.0);
     Ok(0)
 }
 

@@ -213,7 +213,7 @@ pub(crate) async fn put(
     put: &PutFile,
     fresh: Fresh,
 ) -> Result<MetaReply, Failed> {
-    assert!(put.bytes.len() <= STORED_MAX, "a request that was decoded has no more");
+    assert!(put.bytes.len() <= STORED_MAX, "a decoded request does not exceed the limit");
     let (name, dirs) = split(&put.path)?;
     let parent = walk(view, caller, dirs).await?;
     let wanted = Create {

@@ -293,7 +293,7 @@ impl Volume {
         if let Some(name) = name.await? {
             tracing::warn!(
                 session = holder.session,
-                "{name} did not return inode {dir} within {FENCE_MS} ms: what it held is everybody's"
+                "{name} did not return inode {dir} within {FENCE_MS} ms: its delegation was fenced"
             );
             forget(self, holder.session).await?;
         }

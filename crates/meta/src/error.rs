@@ -34,7 +34,7 @@ pub enum VolumeError {
     },
     /// A new file has no place: the cluster is not formed, or this process does not know its chains
     /// yet.
-    #[error("no chain of nodes is known that the bytes of a new file could lie on")]
+    #[error("no chain is known for the bytes of a new file")]
     NoChains,
 }
 

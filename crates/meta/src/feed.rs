@@ -80,7 +80,7 @@ fn read(batch: &ChangeBatch) -> (u64, Vec<Changed>) {
 }
 
 fn unfollowed() -> VolumeError {
-    let text = "this meta does not follow the changes of its store now";
+    let text = "this meta does not follow the changes of its store at the moment";
     VolumeError::Store(StoreError::Unavailable(text.into()))
 }
 

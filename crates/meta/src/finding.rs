@@ -109,53 +109,58 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRoot => write!(f, "there is no root directory"),
+            Self::NoRoot => write!(f, "the root directory is missing"),
             Self::Unreadable { key } => write!(f, "the record {key} cannot be read"),
             Self::BadEntry { dir, name, ino } => write!(
                 f,
-                "name {name} in directory {dir} leads to inode {ino}, which is not there or of another kind"
+                "name {name} in directory {dir} leads to inode {ino}, which does not exist or is \
+                 of another kind"
             ),
             Self::NoDirectory { dir, name } => {
-                write!(f, "name {name} lies in inode {dir}, which is no directory")
+                write!(f, "name {name} is in inode {dir}, which is not a directory")
             }
             Self::Links { ino, nlink, found } => {
-                write!(f, "inode {ino} counts {nlink} links, {found} were found")
+                write!(f, "inode {ino} counts {nlink} links, but has {found}")
             }
             Self::Parent { ino, parent } => {
-                write!(f, "directory {ino} is not where it says, in directory {parent}")
+                write!(
+                    f,
+                    "directory {ino} records directory {parent} as its parent, but is not there"
+                )
             }
             Self::Orphan { ino } => {
                 write!(
                     f,
-                    "inode {ino} has no name and is neither an orphan nor in the trash, or is and has names"
+                    "inode {ino} has no name but is neither an orphan nor in the trash, or has \
+                     names but is one of these"
                 )
             }
             Self::Detached { ino } => {
-                write!(f, "the way up from directory {ino} does not end at the root")
+                write!(f, "the path from directory {ino} upwards does not end at the root")
             }
             Self::Xattrs { ino } => {
-                write!(f, "the extended attributes of inode {ino} are counted wrongly")
+                write!(f, "the count of extended attributes of inode {ino} is wrong")
             }
             Self::Content { ino } => {
-                write!(f, "inode {ino} has bytes in the store, which are not its bytes")
+                write!(f, "inode {ino} has bytes in the store that do not belong to it")
             }
             Self::Stray { key } => {
-                write!(f, "the record {key} belongs to an inode that is not there")
+                write!(f, "the record {key} belongs to an inode that does not exist")
             }
             Self::Places { dir, name } => {
-                write!(f, "name {name} in directory {dir} is not where it is in the order of keys")
+                write!(f, "name {name} in directory {dir} is at a wrong place in the order of keys")
             }
             Self::Usage { root, bytes, inodes } => write!(
                 f,
-                "the quota of directory {root} counts wrongly: {bytes} bytes, {inodes} inodes were found"
+                "the quota of directory {root} has wrong counts: it holds {bytes} bytes and \
+                 {inodes} inodes"
             ),
-            Self::Users { chunks, users, found } => write!(
-                f,
-                "chunks {chunks:016x} count {users} files, and {found} are read from them"
-            ),
+            Self::Users { chunks, users, found } => {
+                write!(f, "chunks {chunks:016x} count {users} files, but {found} files use them")
+            }
             Self::Unknown { chunks } => write!(
                 f,
-                "files have the chunks {chunks:016x} together, and what is known of these is away"
+                "files share the chunks {chunks:016x}, but the record of these is missing"
             ),
         }
     }

@@ -82,7 +82,7 @@ async fn take(store: &Store, count: u64) -> Result<Range<u64>, Failed> {
             Err(Failed::Broken(crate::VolumeError::Store(error)))
                 if error.kind() == StoreErrorKind::Unknown =>
             {
-                tracing::debug!("taking numbers: {error}");
+                tracing::debug!("cannot take inode numbers: {error}");
             }
             taken => return taken,
         }

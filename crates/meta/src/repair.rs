@@ -150,7 +150,7 @@ async fn aside(view: &View, key: &[u8]) -> Result<bool, Failed> {
     if !is_unreadable(key, &bytes) {
         return Ok(false);
     }
-    tracing::warn!("putting aside the record {}, which cannot be read", key.escape_ascii());
+    tracing::warn!("putting aside the unreadable record {}", key.escape_ascii());
     view.txn.put(&keys::aside(key), bytes)?;
     view.txn.delete(key)?;
     Ok(true)

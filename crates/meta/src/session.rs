@@ -158,7 +158,11 @@ async fn end_if_over(volume: &Volume, session: u64) -> Result<bool, Failed> {
             if !is_over(volume, &record) {
                 return Ok(true);
             }
-            tracing::warn!(session, "{}: no word for longer than its lease, it ends", record.name);
+            tracing::warn!(
+                session,
+                "{}: no renewal within its lease, the session ends",
+                record.name
+            );
             txn.delete(key)?;
             Ok(false)
         })

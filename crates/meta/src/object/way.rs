@@ -33,7 +33,7 @@ pub(super) struct Way {
 impl Way {
     /// The last existing directory.
     pub(super) fn dir(&self) -> &InodeRecord {
-        &self.dirs.last().expect("a way begins with its bucket").record
+        &self.dirs.last().expect("a path begins with its bucket").record
     }
 
     /// The file at the end of the path.
@@ -44,7 +44,7 @@ impl Way {
 
     /// The name at the end.
     pub(super) fn name(&self) -> &Name {
-        self.rest.last().expect("a way has a name at its end")
+        self.rest.last().expect("a path ends with a name")
     }
 }
 
