@@ -43,7 +43,7 @@ pub enum StoreError {
     #[error("the transactional store is not available: {0}")]
     Unavailable(#[source] Cause),
     /// A bound of `types::limits` would be broken.
-    #[error("{what}: {actual} is over the bound of {bound}")]
+    #[error("{what}: {actual} is over the limit of {bound}")]
     TooLarge {
         /// The quantity that is too large.
         what: &'static str,
@@ -53,24 +53,22 @@ pub enum StoreError {
         actual: usize,
     },
     /// A key is in the range that the store keeps for itself, or is empty.
-    #[error(
-        "a key must not be empty nor start with the byte 0xff, which the store keeps for itself"
-    )]
+    #[error("a key must not be empty or start with the byte 0xff, which is reserved for the store")]
     BadKey,
     /// Changes up to this version are no longer kept.
     #[error("changes up to version {0} are no longer kept: read the range again")]
     Compacted(u64),
     /// The request id belongs to an epoch with removed records.
-    #[error("the record of this request may have been removed: it must not be repeated")]
+    #[error("the record of this request may have been removed: do not repeat the request")]
     Expired,
     /// Another process has the store open.
-    #[error("{path} is in use by another process: stop it, or give this one a folder of its own")]
+    #[error("{path} is in use by another process: stop it, or give this one its own folder")]
     InUse {
         /// The folder.
         path: String,
     },
     /// Credentials or certificates were refused.
-    #[error("the transactional store refuses this client: {0}")]
+    #[error("the transactional store rejects this client: {0}")]
     Denied(#[source] Cause),
     /// A setting is out of range.
     #[error("{field}: {fix}")]

@@ -48,7 +48,10 @@ impl Follow {
         let Some(watch) = &mut self.watch else { return self.state().await };
         match watch.next().await {
             Err(StoreError::Compacted(version)) => {
-                tracing::info!(version, "changes of a followed range are gone: reading it again");
+                tracing::info!(
+                    version,
+                    "changes of a followed range are no longer kept: reading it again"
+                );
                 self.watch = None;
                 self.state().await
             }

@@ -176,7 +176,7 @@ impl Transaction {
             let mut session = self.inner.session.lock().await;
             let session = session.as_mut().ok_or_else(ended)?;
             let mut values = session.get(&wanted).await?.into_iter();
-            assert!(values.len() == wanted.len(), "an engine answers every key that was asked for");
+            assert!(values.len() == wanted.len(), "an engine answers every requested key");
             let mut state = self.inner.state.lock();
             let slots = found.iter_mut().filter(|known| known.is_none());
             for (slot, key) in std::iter::zip(slots, wanted) {

@@ -91,10 +91,11 @@ fn set_mark(store: &Path) -> Result<(), Damage> {
     if !MARK.1.starts_with(&found) {
         return Err(Damage::new(
             path,
-            "is damaged, or of a format that this program does not know",
+            "is damaged, or has a format that this program does not know",
         ));
     }
-    tracing::warn!(path = %path.display(), "the store's format mark was gone and is written again");
+    tracing::warn!(path = %path.display(),
+        "the store's format mark was missing and is written again");
     millpond_env::files::publish(&path, &[MARK.1])
         .map_err(|error| Damage::new(path, format!("cannot be written: {error}")))
 }

@@ -127,7 +127,7 @@ impl Committer {
             return Some(StoreError::Damaged(Box::new(Arc::clone(error))));
         }
         if full && commit.writes.values().any(Option::is_some) {
-            return Some(StoreError::Full("its disk has no room left".into()));
+            return Some(StoreError::Full("its disk is full".into()));
         }
         // A transaction without reads cannot conflict.
         self.resolver.check(&commit.reads, at.unwrap_or(self.version)).err()
@@ -158,7 +158,7 @@ impl Committer {
             }
             Err(error) => {
                 tracing::error!(path = %self.shared.path().display(), %error,
-                    "the store could not be written; it refuses commits until it is opened again");
+                    "the store could not be written; it rejects commits until it is opened again");
                 let error = Arc::new(error);
                 for (_, reply) in round.accepted {
                     let _ = reply.send(Err(StoreError::Unknown(Box::new(Arc::clone(&error)))));

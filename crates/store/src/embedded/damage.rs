@@ -43,9 +43,10 @@ impl fmt::Display for Told {
         let folder = folder.display();
         write!(
             f,
-            "{damage}. The store does not start with less than it had, and nothing was removed. Put the file back if you \
-             have it; if not, put the whole folder back from a copy that was made while its server was stopped: \
-             mv {folder} {folder}.damaged && cp -a COPY {folder} (docs/store.md, \"Copies and damage\")"
+            "{damage}. The store does not start with missing data; nothing was removed. Restore \
+             the file if you have a copy; otherwise put the whole folder back from a copy that was \
+             made while its server was stopped: mv {folder} {folder}.damaged && cp -a COPY \
+             {folder} (docs/store.md, \"Copies and damage\")"
         )
     }
 }

@@ -62,7 +62,8 @@ impl Found {
     pub(crate) fn cut(self) -> io::Result<()> {
         for (path, end, bytes) in self.torn {
             tracing::warn!(path = %path.display(), bytes = bytes.len() - end,
-                "the last batch of the store's journal is torn and was dropped: nobody was told that it was committed");
+                "the last batch of the store's journal is torn and was dropped: it was never \
+                 acknowledged");
             publish(&path.with_extension(KEPT), &[&bytes])?;
             truncate(&path, end as u64)?;
         }
@@ -83,7 +84,7 @@ pub(crate) fn check(folder: &Path, seal: Option<&Seal>) -> Result<Found, Damage>
         for (torn, at, _) in &found.torn {
             if end > 0 {
                 let text = format!(
-                    "cannot be read at byte {at}, and acknowledged commits follow in {}",
+                    "cannot be read at byte {at}, but acknowledged commits follow in {}",
                     path.display()
                 );
                 return Err(Damage::new(torn, text));
@@ -93,7 +94,7 @@ pub(crate) fn check(folder: &Path, seal: Option<&Seal>) -> Result<Found, Damage>
             continue;
         }
         if !is_one_batch(&bytes[end..]) {
-            let text = format!("{wrong} at byte {end}, and acknowledged commits follow");
+            let text = format!("{wrong} at byte {end}, but acknowledged commits follow");
             return Err(Damage::new(path, text));
         }
         found.torn.push((path.clone(), end, bytes));
@@ -111,13 +112,14 @@ fn compare(seal: &Seal, last: Link, newest: &Path, found: &Found) -> Result<(), 
     });
     if last.version < seal.version {
         let text = format!(
-            "ends{at} with commit {}, but commit {} was acknowledged: it was cut or is damaged there",
+            "ends{at} with commit {}, but commit {} was acknowledged: the file was cut or is \
+             damaged there",
             last.version, seal.version
         );
         return Err(Damage::new(path, text));
     }
     if last.version == seal.version && seal.sequence != 0 && last.sequence != seal.sequence {
-        return Err(Damage::new(path, "is damaged in the number of its last batch"));
+        return Err(Damage::new(path, "has a damaged number in its last batch"));
     }
     Ok(())
 }
@@ -140,7 +142,8 @@ fn follow(path: &Path, bytes: &[u8], found: &mut Found) -> Result<(usize, &'stat
         };
         if !is_next {
             let text = format!(
-                "does not go on at byte {end} where the batch before ends: commits are missing in between"
+                "does not continue at byte {end} after the previous batch: commits in between are \
+                 missing"
             );
             return Err(Damage::new(path, text));
         }
@@ -161,7 +164,7 @@ struct Batch {
 
 impl Batch {
     fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let torn = "has an entry that cannot be read";
+        let torn = "has an unreadable entry";
         let mut rest = Rest(bytes);
         let (Some(1), Some(items), Some(sequence)) = (rest.u8(), rest.u32(), rest.u64()) else {
             return Err(torn);

@@ -52,7 +52,7 @@ impl Keeper {
     /// Syncs the seal; called once more at the end.
     pub(crate) fn end(&mut self) {
         if let Err(error) = self.write_and_forget() {
-            tracing::warn!(%error, "the store's seal could not be synced; it is tried again");
+            tracing::warn!(%error, "the store's seal could not be synced; trying again");
         }
     }
 

@@ -60,7 +60,7 @@ impl Kept {
         match (first..=last).find(|number| !there.contains(number)) {
             None => Ok(()),
             Some(number) => {
-                let text = "is missing: it is a journal, with commits that nothing else has";
+                let text = "is missing: it is a journal with commits that no other file has";
                 Err(Damage::new(journal(&self.store, number), text))
             }
         }
@@ -91,7 +91,8 @@ impl Kept {
                 .try_for_each(|n| link(&journal(&self.store, *n), &journal(&self.folder, *n)))
         });
         if let Err(error) = linked {
-            tracing::debug!(path = %self.folder.display(), %error, "journals of the store have no second names");
+            tracing::debug!(path = %self.folder.display(), %error,
+                "journals of the store cannot get second names (hard links)");
         }
     }
 }

@@ -71,7 +71,7 @@ impl EmbeddedOptions {
     pub fn validate(&self) -> Result<(), StoreError> {
         let wrong = |field, fix: &str| Err(StoreError::Config { field, fix: fix.to_owned() });
         if self.path.as_os_str().is_empty() {
-            return wrong("store.path", "name a folder");
+            return wrong("store.path", "give a folder");
         }
         if self.cache.0 < 1 << 20 {
             return wrong("store.cache", "give it at least 1 MiB");
@@ -223,8 +223,7 @@ fn last_batch(
 ) -> Result<Link, StoreError> {
     let sealed = checked.seal.map_or(0, |seal| seal.version);
     if version.0 < sealed {
-        let text =
-            format!("has commit {} as its last, but commit {sealed} was acknowledged", version.0);
+        let text = format!("ends with commit {}, but commit {sealed} was acknowledged", version.0);
         return Err(Damage::new(path, text).told(path));
     }
     // A record in a table may have lost its sequence number: fjall forgets those of old values.
@@ -251,8 +250,9 @@ fn verify(
             if let Err(damage) = verified
                 && table.is_there()
             {
-                tracing::error!(%damage, "a table of the store is damaged: what is asked of that part of it fails; \
-                    put the folder back from a copy (docs/store.md, \"Copies and damage\")");
+                tracing::error!(%damage,
+                    "a table of the store is damaged: reads of that part of it fail; put the \
+                     folder back from a copy (docs/store.md, \"Copies and damage\")");
             }
         }
     };
@@ -284,7 +284,7 @@ fn open_fjall(options: &EmbeddedOptions) -> Result<Database, StoreError> {
             Err(StoreError::InUse { path: path.display().to_string() })
         }
         Ok(Err(error)) => Err(Damage::new(path, format!("cannot be opened: {error}")).told(path)),
-        Err(_) => Err(Damage::new(path, "breaks fjall's own rules").told(path)),
+        Err(_) => Err(Damage::new(path, "violates fjall's own rules").told(path)),
     }
 }
 

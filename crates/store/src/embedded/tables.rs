@@ -71,7 +71,7 @@ impl Record {
                 Ok(Self { version, is_apart: flags & APART != 0, before })
             }
             _ => Err(StoreError::Damaged(
-                "the store was made by a newer program: start that one, or a newer one".into(),
+                "the store was made by a newer program: start that version, or a newer one".into(),
             )),
         }
     }
@@ -93,8 +93,7 @@ impl Tables {
     pub(crate) fn open(database: &Database, is_used: bool) -> Result<(Self, Version), StoreError> {
         let open = |name, options: &KeyspaceCreateOptions| {
             if is_used && !database.keyspace_exists(name) {
-                let damage =
-                    Damage::new(super::trees::FOLDER, format!("has no tree of the name {name}"));
+                let damage = Damage::new(super::trees::FOLDER, format!("has no tree named {name}"));
                 return Err(StoreError::Damaged(Box::new(damage)));
             }
             database.keyspace(name, || options.clone()).map_err(damaged)

@@ -50,7 +50,10 @@ impl Table {
         };
         match FileReader::open(&self.path).and_then(|mut file| compare(&mut file)) {
             Ok(sum) if sum.is_none_or(|sum| sum == self.sum) => Ok(()),
-            Ok(_) => Err(Damage::new(&self.path, "is not what was written: its checksum is wrong")),
+            Ok(_) => Err(Damage::new(
+                &self.path,
+                "differs from the written bytes: its checksum is wrong",
+            )),
             Err(error) => Err(unreadable(&self.path, &error)),
         }
     }
@@ -82,7 +85,8 @@ pub(crate) fn numbers(store: &Path) -> Result<Vec<u64>, Damage> {
         names => names.map_err(|error| unreadable(&folder, &error))?,
     };
     let number = |name: &String| {
-        name.parse::<u64>().map_err(|_| Damage::new(folder.join(name), "is none of the store's"))
+        name.parse::<u64>()
+            .map_err(|_| Damage::new(folder.join(name), "is not a file of the store"))
     };
     names.iter().map(number).collect()
 }
@@ -123,7 +127,9 @@ pub(crate) fn check(store: &Path, numbers: &[u64]) -> Result<Vec<Table>, Damage>
 fn tables(tree: &Path) -> Result<Vec<Table>, Damage> {
     let path = tree.join(CURRENT);
     let current = read(&path)?;
-    let wrong = || Damage::new(&path, "is not what was written: it has not the form of its kind");
+    let wrong = || {
+        Damage::new(&path, "differs from the written bytes: it does not have the form of its kind")
+    };
     let (id, rest) = current.split_first_chunk::<8>().ok_or_else(wrong)?;
     let (sum, kind) = rest.split_first_chunk::<16>().ok_or_else(wrong)?;
     if kind != [0] {
@@ -133,10 +139,10 @@ fn tables(tree: &Path) -> Result<Vec<Table>, Damage> {
     let bytes = read(&list)?;
     if xxh3_128(&bytes) != u128::from_le_bytes(*sum) {
         let text =
-            format!("is not what was written, or {} is not: they do not fit", path.display());
+            format!("or {} differs from the written bytes: they do not match", path.display());
         return Err(Damage::new(list, text));
     }
-    let unknown = || Damage::new(&list, "is of a form that this program does not know");
+    let unknown = || Damage::new(&list, "has a form that this program does not know");
     let found = parse(&bytes).ok_or_else(unknown)?;
     let folder = tree.join("tables");
     Ok(found

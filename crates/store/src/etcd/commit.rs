@@ -85,7 +85,8 @@ impl Shared {
         }
         self.markers.store(0, Ordering::Relaxed);
         if let Err(error) = self.collect_markers().await {
-            tracing::warn!(%error, "delete markers in etcd were not collected; the next round will");
+            tracing::warn!(%error,
+                "delete markers in etcd were not collected; the next round retries");
         }
     }
 

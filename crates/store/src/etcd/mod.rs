@@ -94,12 +94,12 @@ impl EtcdOptions {
     pub fn validate(&self) -> Result<(), StoreError> {
         let wrong = |field, fix: &str| Err(StoreError::Config { field, fix: fix.to_owned() });
         if self.endpoints.is_empty() {
-            return wrong("store.endpoints", "name at least one member of the etcd cluster");
+            return wrong("store.endpoints", "give at least one member of the etcd cluster");
         }
         let scheme = if self.tls.is_some() { "https://" } else { "http://" };
         if !self.endpoints.iter().all(|endpoint| endpoint.starts_with(scheme)) {
-            let fix = "write https://host:port for all members when there are certificates, and \
-                       http://host:port when there are none";
+            let fix = "use https://host:port for all members with certificates, and \
+                       http://host:port without";
             return wrong("store.endpoints", fix);
         }
         if self.prefix.is_empty() || self.prefix.len() > 128 {

@@ -79,13 +79,13 @@ impl EtcdSession {
             .into_iter()
             .map(|answer| match answer {
                 TxnOpResponse::Get(mut found) => Ok(found.take_kvs().pop()),
-                _ => Err(StoreError::Damaged("etcd answered a read with something else".into())),
+                _ => Err(StoreError::Damaged("etcd sent an unexpected answer to a read".into())),
             })
             .collect::<Result<_, _>>()?;
         if found.len() == keys.len() {
             return Ok(found);
         }
-        Err(StoreError::Damaged("etcd answered another number of reads".into()))
+        Err(StoreError::Damaged("etcd sent a wrong number of reads".into()))
     }
 
     async fn read_keys(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
@@ -124,7 +124,7 @@ impl EtcdSession {
             .collect::<Result<Vec<_>, StoreError>>()?;
         if more && entries.is_empty() {
             return Err(StoreError::Damaged(
-                "etcd answered an empty page with more to come".into(),
+                "etcd sent an empty page although more follows".into(),
             ));
         }
         Ok(RawPage { entries, more })
@@ -155,7 +155,9 @@ impl EtcdSession {
             match answer {
                 Some(answer) => return Ok(answer),
                 None if limit == 1 => {
-                    return Err(StoreError::Damaged("etcd holds a value over our bound".into()));
+                    return Err(StoreError::Damaged(
+                        "etcd holds a value over the limit of Millpond".into(),
+                    ));
                 }
                 None => limit /= 2,
             }

@@ -138,7 +138,7 @@ impl EtcdWatch {
         let cause = match error.map(judge) {
             Some(Fate::Refused(error)) => return Err(error),
             Some(Fate::NotDone(error) | Fate::Open(error)) => error.into(),
-            None => "the member sends nothing any more".into(),
+            None => "the member sends nothing".into(),
         };
         self.failures += 1;
         if self.failures >= STORE_ATTEMPTS_MAX {
