@@ -62,7 +62,7 @@ pub(crate) fn request(
     options: NamespaceOptions,
 ) -> Result<NamespaceOpen, ClientError> {
     if !millpond_types::namespace::name_is_valid(name) {
-        let fix = format!("'{name}' is not 1 to 100 letters, digits and ._-/:@");
+        let fix = format!("'{name}' must be 1 to 100 letters, digits and ._-/:@");
         return Err(ClientError::Argument { field: "namespace", fix });
     }
     Ok(NamespaceOpen { name: name.to_owned(), create, options })
@@ -146,7 +146,7 @@ impl Namespace {
     /// `InvalidArgument` for a lease over a minute, and as for every call.
     pub fn match_prefix(&self, batch: Batch<'_>, lease_ms: u32) -> Result<MatchReply, ClientError> {
         if lease_ms > LEASE_MS_MAX {
-            let fix = format!("{lease_ms} is over {LEASE_MS_MAX}: renew a lease instead");
+            let fix = format!("{lease_ms} is over the limit {LEASE_MS_MAX}: renew a lease instead");
             return Err(ClientError::Argument { field: "lease_ms", fix });
         }
         self.with_keys(batch, |client, keys, left| client.match_prefix(keys, lease_ms, left))

@@ -51,11 +51,11 @@ pub fn pipeline(text: &str, options: PipelineOptions) -> Result<Box<dyn BlockSto
     let backend: Box<dyn BlockStore> = match backend {
         "Millpond" => match options.namespace {
             Some(namespace) => Box::new(namespace),
-            None => return bad("namespace", "the Millpond stage needs one".to_owned()),
+            None => return bad("namespace", "the Millpond stage needs a namespace".to_owned()),
         },
         "Posix" => match &options.folder {
             Some(folder) => Box::new(Posix::open(folder, options.layout, options.folder_bytes)?),
-            None => return bad("folder", "the Posix stage needs one".to_owned()),
+            None => return bad("folder", "the Posix stage needs a folder".to_owned()),
         },
         _ => return bad("pipeline", known_pipelines(text)),
     };
