@@ -107,7 +107,7 @@ impl<D: Disk> Inner<D> {
         let old = shard.record(slot);
         let removed = shard.remove(slot);
         let patched = removed.hot.as_ref().is_some_and(|hot| hot.patched().is_some());
-        assert!(!patched, "what the log has of a patched chunk is more than a record to keep");
+        assert!(!patched, "the log needs more than one record of a patched chunk");
         if removed.leased {
             self.leased.sub(u64::from(removed.len));
         }

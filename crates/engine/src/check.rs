@@ -127,12 +127,12 @@ async fn walk<D: Disk>(disk: &D, pool: &BufferPool, data: bool) -> Result<Inspec
                 out.chunks += 1;
                 out.live_bytes += u64::from(layered.record.len);
                 if !layered.has_base() {
-                    out.errors.push(format!("chunk {id} is patched, and what it was is gone"));
+                    out.errors.push(format!("chunk {id} is patched, but its base is missing"));
                 } else if data {
                     let read = layered.bytes(disk, pool, &sb).await;
                     let sound = read.map(|found| found.is_none_or(|(_, sound)| sound));
                     let why = flaw(sound)?;
-                    out.errors.extend(why.map(|why| format!("chunk {id}, patched, {why}")));
+                    out.errors.extend(why.map(|why| format!("patched chunk {id} {why}")));
                 }
             }
         }

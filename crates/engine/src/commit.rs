@@ -81,7 +81,7 @@ impl<D: Disk> Inner<D> {
             // Without room the log continues while it has segments; `take_job` reports when it has
             // none.
             if let Err(error) = self.take_room(Space::log_lacks_room).await {
-                tracing::error!(%error, "asking for room for the log");
+                tracing::error!(%error, "cannot get space for the log");
             }
             let job = match self.take_job() {
                 Ok(Some(job)) => job,

@@ -14,7 +14,7 @@ const UNREADABLE: [i32; 3] = [5, 61, 84];
 pub enum EngineError {
     /// No slab is free and nothing may be evicted.
     #[error(
-        "no space: the disk is full of chunks that may not be evicted; delete some or add a disk"
+        "no space: the disk is full and no chunk can be evicted; delete some chunks or add a disk"
     )]
     NoSpace,
     /// A bound was reached; try again a little later.
@@ -42,7 +42,8 @@ pub enum EngineError {
     },
     /// A log write or flush failed, so later ones prove nothing; reads still work.
     #[error(
-        "the engine is read-only since its log could not be written ({0}); fix the disk, then restart"
+        "the engine is read-only because its log could not be written ({0}); fix the disk, then \
+         restart"
     )]
     ReadOnly(Arc<str>),
     /// The bytes on the disk are not a usable engine.
@@ -83,7 +84,8 @@ pub enum FormatError {
     },
     /// The file is shorter than when it was formatted.
     #[error(
-        "disk is truncated: formatted with {expected} bytes, now {found}; restore the file's length"
+        "disk is truncated: formatted with {expected} bytes, but has {found}; restore the file's \
+         length"
     )]
     Truncated {
         /// Capacity in the superblock.

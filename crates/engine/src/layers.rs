@@ -217,7 +217,7 @@ impl<D: Disk> Engine<D> {
         if !bytes.as_ref().is_some_and(|(_, sound)| *sound) {
             // It is kept as a damaged chunk: readers get an error, and other replicas may repair
             // it.
-            tracing::error!(chunk = %id, "what lies below the patches of a chunk is damaged");
+            tracing::error!(chunk = %id, "the base below the patches of a chunk is damaged");
         }
         Ok(bytes.map(|(bytes, _)| bytes))
     }
@@ -241,7 +241,8 @@ impl<D: Disk> Engine<D> {
                 // The slab stays unused for a while: it is dropped like one with an undecided
                 // write.
                 Err(error @ EngineError::Io { .. }) => {
-                    tracing::error!(%error, chunk = %layered.record.id, "a fold is tried elsewhere");
+                    tracing::error!(%error, chunk = %layered.record.id,
+                        "a fold is retried at another place");
                     failed = error;
                 }
                 Err(error) => return Err(error),

@@ -56,8 +56,8 @@ impl<D: Disk> Inner<D> {
         let fits = len > 0 && u64::from(len) <= self.segment_bytes;
         if !fits || attrs.len() > ATTRS_BYTES_MAX || priority > 3 {
             return Err(EngineError::Invalid(format!(
-                "lost chunk of {len} bytes with {} bytes of attributes and priority {priority}: 1 to {}, at \
-                 most 256, 0 to 3",
+                "lost chunk of {len} bytes with {} bytes of attributes and priority {priority}: \
+                 allowed are 1 to {} bytes, 256 bytes of attributes, and priorities 0 to 3",
                 attrs.len(),
                 self.segment_bytes
             )));

@@ -149,7 +149,9 @@ impl EngineOptions {
             return bad("high_watermark must be at most 990 per mille and above low_watermark");
         }
         if self.lease_share > 900 {
-            return bad("lease_share must be at most 900 per mille, or nothing could be evicted");
+            return bad(
+                "lease_share must be at most 900 per mille, otherwise nothing can be evicted",
+            );
         }
         if self.pool_headroom > 500 {
             return bad("pool_headroom must be at most 500 per mille");

@@ -98,7 +98,8 @@ impl<D: Disk> Engine<D> {
         let PatchRequest { base, offset, bytes, crc, attrs } = request;
         if attrs.len() > ATTRS_BYTES_MAX || base == to {
             return Err(EngineError::Invalid(format!(
-                "patch of {base} as {to} with {} bytes of attributes: at most 256, and two ids",
+                "patch of {base} as {to} with {} bytes of attributes: use two different ids, and \
+                 at most 256 bytes",
                 attrs.len()
             )));
         }

@@ -98,7 +98,8 @@ impl<D: Disk> Engine<D> {
         let inner = &self.0;
         if attrs.len() > ATTRS_BYTES_MAX || from == to {
             return Err(EngineError::Invalid(format!(
-                "promotion of {from} to {to} with {} bytes of attributes: at most 256, and two ids",
+                "promotion of {from} to {to} with {} bytes of attributes: use two different ids, \
+                 and at most 256 bytes",
                 attrs.len()
             )));
         }

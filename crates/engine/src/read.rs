@@ -145,7 +145,7 @@ impl<D: Disk> Inner<D> {
         if read.is_err() {
             return Err(failed);
         }
-        tracing::error!(error = %failed, "a place of the disk cannot be read, others can");
+        tracing::error!(error = %failed, "this range of the disk cannot be read, other ranges can");
         Ok(())
     }
 

@@ -62,7 +62,7 @@ impl Index {
                     return Ok(Guard::new(Arc::clone(self), id));
                 }
                 Some(waiters) if waiters.len() >= WAITERS_MAX => {
-                    return Err(EngineError::Busy("too many changes of one chunk wait"));
+                    return Err(EngineError::Busy("too many changes of one chunk are waiting"));
                 }
                 Some(waiters) => {
                     let (sender, receiver) = oneshot::channel();
