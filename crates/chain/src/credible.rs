@@ -49,7 +49,7 @@ fn sync<P: Payload>(body: &SyncBody<P>) -> Option<&'static str> {
             versions.or_else(|| both.and_then(|(meta, bytes)| fits(meta, bytes)))
         }
         SyncBody::Lost { expect, meta, label, .. } => {
-            let text = "bytes of a version that nobody has the bytes of";
+            let text = "bytes in a message about a lost version";
             let none = (label.len() > 0).then_some(text);
             none.or_else(|| expect.iter().chain([meta]).find_map(known))
         }
@@ -64,7 +64,7 @@ fn sync<P: Payload>(body: &SyncBody<P>) -> Option<&'static str> {
 
 fn forward<P>(update: &Update<P>) -> Option<&'static str> {
     let follows = update.base.0.checked_add(1) == Some(update.version.0);
-    let text = "an update whose version does not follow its base";
+    let text = "an update with a version that does not follow its base";
     if follows { too_late(update.version) } else { Some(text) }
 }
 
@@ -73,10 +73,10 @@ fn known(meta: &Meta) -> Option<&'static str> {
 }
 
 fn too_late(version: ChunkVersion) -> Option<&'static str> {
-    (version > VERSION_MAX).then_some("a version that no chunk comes to")
+    (version > VERSION_MAX).then_some("a version above the limit")
 }
 
 fn fits<P: Payload>(meta: &Meta, bytes: &P) -> Option<&'static str> {
     let wrong = meta.data().is_some_and(|(len, _)| len as usize != bytes.len());
-    wrong.then_some("bytes of another length than their version has")
+    wrong.then_some("bytes of a different length than their version")
 }
