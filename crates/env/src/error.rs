@@ -39,7 +39,7 @@ pub enum EnvError {
     },
     /// Another process holds the resource.
     #[error(
-        "{path} is in use by another process: stop it, or give this one a folder of its own (--data)"
+        "{path} is in use by another process: stop it, or give this one its own folder (--data)"
     )]
     InUse {
         /// The file.

@@ -91,7 +91,7 @@ impl FileDisk {
         if disk.is_device {
             return Err(EnvError::Config {
                 field: "disk size",
-                fix: format!("{} has {have} bytes, {size} were asked for", path.display()),
+                fix: format!("{} has {have} bytes, but {size} are needed", path.display()),
             });
         }
         lengthen(&disk.file, size).and_then(|()| sync_folder(path)).map_err(|error| {
@@ -249,11 +249,11 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 /// go.
 fn advance(result: i32, left: usize) -> io::Result<usize> {
     let moved = result_of(result)?;
-    assert!(moved <= left, "the kernel moved more bytes than asked");
+    assert!(moved <= left, "the kernel moved more bytes than requested");
     if moved == 0 && left > 0 {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            "the disk is shorter than it was",
+            "the disk is shorter than before",
         ));
     }
     Ok(moved)

@@ -180,7 +180,8 @@ impl ProcessFd {
 /// For callers that know the descriptor is of this process.
 impl AsFd for ProcessFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.get().expect("a descriptor of this process, and of none that it was forked from")
+        self.get()
+            .expect("a descriptor of this process, not of the process that it was forked from")
     }
 }
 

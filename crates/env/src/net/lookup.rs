@@ -116,7 +116,7 @@ impl Names {
         if state.names.len() >= NAMES_MAX && !state.names.contains_key(host) {
             state.names.retain(|_, name| name.question.is_some());
             if state.names.len() >= NAMES_MAX {
-                let text = "too many names are being looked up: the resolver is silent";
+                let text = "too many names are being looked up: the resolver does not answer";
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
             }
         }
@@ -187,7 +187,8 @@ fn patience(question: &Question, is_known: bool, deadline: Tick) -> Tick {
 
 fn late(host: &str) -> io::Error {
     let text = format!(
-        "the resolver has not answered for '{host}' in time: see /etc/resolv.conf, or use an IP address"
+        "the resolver has not answered for '{host}' in time: check /etc/resolv.conf, or use an IP \
+         address"
     );
     io::Error::new(io::ErrorKind::TimedOut, text)
 }

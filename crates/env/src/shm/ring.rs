@@ -90,7 +90,7 @@ impl Ring {
             && (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity)
             && offset.is_multiple_of(64);
         if !fits || !sensible {
-            return Err(EnvError::Hostile("a ring's place or capacity makes no sense"));
+            return Err(EnvError::Hostile("a ring has an invalid place or capacity"));
         }
         let ring = Self { region, offset, capacity, wake };
         ring.region.word(offset)?;

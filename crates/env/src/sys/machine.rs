@@ -46,7 +46,7 @@ pub fn require_fd_limit(need: u64) -> Result<FdLimit, EnvError> {
         return Err(EnvError::Config {
             field: "open files",
             fix: format!(
-                "the limit is {} and {need} are needed: raise it with `ulimit -n {need}` \
+                "the limit is {}, but {need} are needed: raise it with `ulimit -n {need}` \
                  (LimitNOFILE={need} for systemd), or lower the number of connections",
                 limit.soft
             ),
@@ -154,7 +154,7 @@ pub fn pin_thread(index: usize) -> io::Result<()> {
     // SAFETY: every tested number is below the set's size in bits.
     let mut members = (0..size * 8).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &allowed) });
     let cpu = members.nth(index).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidInput, format!("there is no processor {index}"))
+        io::Error::new(io::ErrorKind::InvalidInput, format!("no processor {index}"))
     })?;
     // SAFETY: as above.
     let mut only: libc::cpu_set_t = unsafe { std::mem::zeroed() };
