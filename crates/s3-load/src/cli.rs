@@ -211,7 +211,7 @@ fn run_load(args: LoadArgs) -> Result<bool> {
 
 fn run_verify(args: VerifyArgs) -> Result<bool> {
     let journal = Journal::read(&args.journal)?
-        .with_context(|| format!("there is no journal {}", args.journal.display()))?;
+        .with_context(|| format!("no journal {}", args.journal.display()))?;
     let options = VerifyOptions {
         endpoint: Endpoint::parse(&args.endpoint)?,
         client: args.client.options()?,
@@ -226,7 +226,7 @@ fn run_verify(args: VerifyArgs) -> Result<bool> {
 
 fn run_proxy(args: &ProxyArgs) -> Result<bool> {
     let faults: Faults = serde_json::from_str(&args.faults).context("--faults")?;
-    let backend = lookup_host(&args.to).context("--to is HOST:PORT")?;
+    let backend = lookup_host(&args.to).context("--to must be HOST:PORT")?;
     let backend = *backend.first().context("--to has no address")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -238,5 +238,6 @@ fn run_proxy(args: &ProxyArgs) -> Result<bool> {
 }
 
 fn seconds(option: &str, value: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(value).with_context(|| format!("{option} is a number of seconds"))
+    Duration::try_from_secs_f64(value)
+        .with_context(|| format!("{option} must be a number of seconds"))
 }

@@ -42,7 +42,8 @@ impl Endpoint {
     pub fn parse(text: &str) -> Result<Self, LoadError> {
         let refused =
             |why: &str| LoadError::Endpoint { endpoint: text.to_owned(), why: why.to_owned() };
-        let host = text.strip_prefix("http://").ok_or_else(|| refused("is no http://"))?;
+        let host =
+            text.strip_prefix("http://").ok_or_else(|| refused("does not start with http://"))?;
         let host = host.trim_end_matches('/');
         let addresses = lookup_host(host).map_err(|error| refused(&error.to_string()))?;
         let address = addresses.into_iter().next().ok_or_else(|| refused("has no address"))?;

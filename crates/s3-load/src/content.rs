@@ -133,10 +133,10 @@ pub enum Torn {
         got: u64,
     },
     /// The head belongs to another key, or is not a head.
-    #[error("is not this key's")]
+    #[error("does not belong to this key")]
     Foreign,
     /// The byte at this position differs from that of the write.
-    #[error("byte {at} is not that of write {seq}")]
+    #[error("byte {at} differs from write {seq}")]
     Byte {
         /// Bytes from the object's start.
         at: u64,

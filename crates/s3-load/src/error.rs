@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The endpoint is not `http://host:port`, or the host has no address.
-    #[error("endpoint '{endpoint}': {why}; it is given as http://HOST:PORT")]
+    #[error("endpoint '{endpoint}': {why}; use http://HOST:PORT")]
     Endpoint {
         /// The given endpoint.
         endpoint: String,

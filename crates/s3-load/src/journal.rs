@@ -121,7 +121,7 @@ impl KeyState {
     /// # Panics
     /// When the key [is not writable](Self::is_writable).
     pub fn doubt(&mut self, write: Write) {
-        assert!(self.is_writable(), "a key with many doubts is left alone");
+        assert!(self.is_writable(), "a key with many doubts is not written");
         self.doubts.push(write);
     }
 
@@ -214,7 +214,7 @@ impl Journal {
             let Line { key, state } = serde_json::from_str(line)
                 .map_err(|error| format!("line {}: {error}", index + 1))?;
             if keys.insert(key, state).is_some() {
-                return Err(format!("line {}: the key was there before", index + 1));
+                return Err(format!("line {}: the key appears twice", index + 1));
             }
         }
         Ok(Self { bucket: head.bucket, keys })
@@ -301,7 +301,7 @@ mod tests {
             (String::new(), "is empty"),
             (head.replace('1', "2"), "has version 2, not 1"),
             (format!("{head}\n{key}\n{{\"key\":"), "line 3: "),
-            (format!("{head}\n{key}\n{key}"), "line 3: the key was there before"),
+            (format!("{head}\n{key}\n{key}"), "line 3: the key appears twice"),
         ];
         for (text, why) in cases {
             let error = Journal::parse(&text).unwrap_err();

@@ -77,22 +77,24 @@ impl LoadOptions {
     fn validate(&self) -> Result<(), LoadError> {
         let refuse = |text: String| Err(LoadError::Option(text));
         if !(SIZE_MIN..=SIZE_MAX).contains(&self.size) {
-            return refuse(format!("--size is {SIZE_MIN} B to 5 GiB, not {} B", self.size));
+            return refuse(format!("--size must be {SIZE_MIN} B to 5 GiB, not {} B", self.size));
         }
         if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
-            return refuse(format!("--concurrency is 1 to {CONCURRENCY_MAX}"));
+            return refuse(format!("--concurrency must be 1 to {CONCURRENCY_MAX}"));
         }
         if !(1..=self.concurrency).contains(&self.threads) {
-            return refuse("--threads is 1 to the concurrency".to_owned());
+            return refuse("--threads must be 1 to the value of --concurrency".to_owned());
         }
         if self.keys < self.concurrency {
-            return refuse("--keys: every worker needs one of its own".to_owned());
+            return refuse(
+                "--keys must be at least --concurrency: every worker needs its own key".to_owned(),
+            );
         }
         if u16::from(self.read_percent) + u16::from(self.delete_percent) > 100 {
-            return refuse("--reads and --deletes are more than 100 together".to_owned());
+            return refuse("--reads and --deletes together must be at most 100".to_owned());
         }
         if self.check_every == 0 {
-            return refuse("--check-every is 1, for all, or more".to_owned());
+            return refuse("--check-every must be at least 1, which checks all".to_owned());
         }
         if self.endpoints.is_empty() {
             return refuse("--endpoint is missing".to_owned());
@@ -160,7 +162,7 @@ pub fn run(options: &LoadOptions, stop: &Arc<AtomicBool>) -> Result<Loaded, Load
     if journal.bucket.is_empty() {
         journal.bucket.clone_from(&options.client.bucket);
     } else if journal.bucket != options.client.bucket {
-        return Err(LoadError::Option(format!("the journal is of bucket {}", journal.bucket)));
+        return Err(LoadError::Option(format!("the journal belongs to bucket {}", journal.bucket)));
     }
     make_bucket(options)?;
     let loaded = run_workers(options, stop, journal)?;

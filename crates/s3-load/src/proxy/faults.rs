@@ -79,14 +79,14 @@ impl Faults {
     fn validate(&self) -> Result<(), String> {
         let (least, most) = self.latency_ms;
         if least > most || most > LATENCY_MS_MAX {
-            return Err(format!("latency_ms is LEAST,MOST with {LATENCY_MS_MAX} at most"));
+            return Err(format!("latency_ms must be LEAST,MOST with at most {LATENCY_MS_MAX}"));
         }
         if !self.requests_per_s.is_finite() || self.requests_per_s < 0.0 {
-            return Err("requests_per_s is 0 or more".to_owned());
+            return Err("requests_per_s must be 0 or more".to_owned());
         }
         let rates = self.rates().map(|(_, rate)| rate);
         if rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) || rates.iter().sum::<f64>() > 1.0 {
-            return Err("rates are from 0 to 1, and so is their sum".to_owned());
+            return Err("rates and their sum must be from 0 to 1".to_owned());
         }
         Ok(())
     }
