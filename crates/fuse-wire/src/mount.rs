@@ -100,7 +100,8 @@ pub enum MountError {
     NoDevice,
     /// No permission to open the device.
     #[error(
-        "/dev/fuse may not be opened: run as root, or allow it (`chmod 666 /dev/fuse`, in a container a device rule)"
+        "/dev/fuse cannot be opened: run as root, or allow it (`chmod 666 /dev/fuse`, in a \
+         container a device rule)"
     )]
     DeviceRights,
     /// Neither root nor a helper.
@@ -117,10 +118,14 @@ pub enum MountError {
     #[error("{} does not exist: `mkdir -p {}`", .0.display(), .0.display())]
     TargetMissing(PathBuf),
     /// The target is not a directory.
-    #[error("{} is not a directory: mount on one", .0.display())]
+    #[error("{} is not a directory: choose a directory to mount on", .0.display())]
     TargetNotDirectory(PathBuf),
     /// The target is already a mount of ours.
-    #[error("{} is a mount of {source_name} already: unmount it first (`umount {}`)", .target.display(), .target.display())]
+    #[error(
+        "{} is already a mount of {source_name}: unmount it first (`umount {}`)",
+        .target.display(),
+        .target.display()
+    )]
     Occupied {
         /// The target.
         target: PathBuf,
@@ -134,7 +139,11 @@ pub enum MountError {
     #[error("{} is not a mount", .0.display())]
     NotMounted(PathBuf),
     /// Files below the target are open.
-    #[error("{} is in use: close what is open below it (`fuser -m {}`), or unmount lazily", .0.display(), .0.display())]
+    #[error(
+        "{} is in use: close the open files below it (`fuser -m {}`), or unmount lazily",
+        .0.display(),
+        .0.display()
+    )]
     Busy(PathBuf),
     /// An option that cannot be passed on.
     #[error("mount option '{0}' has a zero byte in it")]

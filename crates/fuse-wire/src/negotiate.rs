@@ -121,7 +121,7 @@ impl Negotiated {
 pub enum NegotiateError {
     /// The kernel is too old.
     #[error(
-        "the kernel speaks FUSE {major}.{minor}, 7.31 (Linux 5.5) is the oldest that is served"
+        "the kernel uses FUSE {major}.{minor}, but the oldest supported version is 7.31 (Linux 5.5)"
     )]
     TooOld {
         /// The kernel's major version.
@@ -131,13 +131,13 @@ pub enum NegotiateError {
     },
     /// A newer major version. The server must answer [`InitOut`]`{ major: 7, .. }`; the kernel then
     /// sends another INIT.
-    #[error("the kernel speaks FUSE {major}, this is FUSE 7")]
+    #[error("the kernel uses FUSE {major}, but only FUSE 7 is supported")]
     TooNew {
         /// The kernel's major version.
         major: u32,
     },
     /// Bytes that are not a stored agreement.
-    #[error("the stored FUSE session is not one of this version")]
+    #[error("the stored FUSE session is not from this version")]
     Stored,
 }
 

@@ -72,7 +72,7 @@ fn refusal(said: &str) -> MountError {
     if said.contains("user_allow_other") {
         return MountError::AllowOther;
     }
-    let line = said.lines().next().unwrap_or("it gave no reason");
+    let line = said.lines().next().unwrap_or("no reason given");
     MountError::Helper(line.trim_start_matches("fusermount3: ").to_owned())
 }
 

@@ -49,7 +49,7 @@ fn bad_input_is_refused_in_one_line() {
         (&["127.0.0.1:1", target], "cannot reach"),
         (&[&silent, target], "does not answer within 5s"),
         (&[addresses, &missing], "mkdir -p"),
-        (&[addresses, file], "mount on one"),
+        (&[addresses, file], "choose a directory"),
         (&[addresses, target, "-o", "mode=lax"], "close-to-open"),
         (&[addresses, target, "-o", "ro,fast"], "no option"),
         (&[addresses, target, "-o", "memory=1MiB"], "use memory=6MiB or more, or threads=3"),
