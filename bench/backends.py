@@ -1,4 +1,4 @@
-"""One class per store: how its Python client puts and gets a batch of equal-sized values."""
+"""One class per store: puts and gets of a batch of equal-sized values by its Python client."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Backend(Protocol):
     name: str
 
     def put(self, keys: Sequence[str], values: Sequence[Array]) -> None:
-        """Stores the values; raises when one was not stored."""
+        """Stores the values; raises if one was not stored."""
 
     def get(self, keys: Sequence[str], into: Sequence[Array]) -> None:
-        """Reads the values into the arrays; raises when one is missing."""
+        """Reads the values into the arrays; raises if one is missing."""
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Makes room again."""
+        """Removes values to make room."""
 
 
 class Wrong(Exception):
-    """A store did not do what it was asked."""
+    """A store did not do the requested work."""
 
 
 def expect(done: bool, what: str) -> None:
-    """Raises :class:`Wrong` unless it was done."""
+    """Raises :class:`Wrong` unless the condition holds."""
     if not done:
         raise Wrong(what)
 
@@ -126,7 +126,7 @@ class Redis:
             for key in keys:
                 pipe.get(key)
             answers = pipe.execute()
-        # Its client only returns new bytes objects: the caller's memory is filled from them.
+        # Its client only returns new bytes objects: they are copied to the caller's memory.
         for room, answer in zip(into, answers):
             expect(answer is not None and len(answer) == room.nbytes, "redis get")
             room.data[:] = answer
@@ -157,7 +157,7 @@ class Mooncake:
         self._known: set[tuple[int, int]] = set()
 
     def register(self, block: Array) -> None:
-        """Tells the transfer engine of a block of memory that values lie in."""
+        """Registers a block of memory with values at the transfer engine."""
         place = (block.ctypes.data, block.nbytes)
         if place not in self._known:
             expect(self._store.register_buffer(*place) == 0, "mooncake register_buffer")
@@ -206,7 +206,7 @@ class Millpond:
 
     def get(self, keys: Sequence[str], into: Sequence[Array]) -> None:
         sizes = self._namespace.get([k.encode() for k in keys], into)
-        # Rooms are arrays, or lists of (address, length).
+        # Buffers are arrays, or lists of (address, length).
         want = [sum(n for _, n in r) if isinstance(r, list) else r.nbytes for r in into]
         good = list(sizes) == want
         expect(good, f"millpond get: {sizes[:3]}")

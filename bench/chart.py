@@ -1,4 +1,4 @@
-"""The run as one SVG, written by hand: how far each ratio is from its target."""
+"""The run as one hand-written SVG: the distance of each ratio from its target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 from targets import Target
 
-# Colours that stay apart for most colour-blind readers (Okabe, Ito).
+# Colors that most color-blind readers can distinguish (Okabe, Ito).
 COLOURS = {"pass": "#009e73", "short": "#d55e00"}
 ROW, LEFT, SPAN = 24, 470, 360
 # Bars end at three times the target.
@@ -15,7 +15,7 @@ FULL = 3.0
 
 
 def svg(targets: Sequence[Target], title: str) -> str:
-    """One bar per target: 1 is just reached; longer is better."""
+    """One bar per target: at 1 the target is reached exactly; longer is better."""
     measured = [t for t in targets if t.value]
     height = 90 + ROW * len(measured)
     out = [

@@ -1,4 +1,4 @@
-"""`millpond bench kv` against its floors: a bare socket, and fio when the disk is read."""
+"""`millpond bench kv` against its limits: a bare socket, and fio for reads from disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backends import millpond_server
 from peers import WHAT, spread
 
 MIB = 1 << 20
-# DRAM of the server whose working set is four times that.
+# DRAM of the server in the case with four times that working set.
 SMALL_MEMORY_MIB = 512
 
 
@@ -28,7 +28,7 @@ def _millpond(binary: Path, out: Path, *options: str) -> dict[str, Any]:
 
 
 def _lane(lane: dict[str, Any], size: int) -> dict[str, float]:
-    # Of the median call: on a shared machine the mean is that of the neighbours.
+    # From the median call: on a shared machine other load dominates the mean.
     p50_us = lane["latency_us"]["p50"]
     mean = lane["mb_per_s"]
     return {"mb_per_s": size / p50_us, "mean_mb_per_s": mean, "p50_us": p50_us}

@@ -1,7 +1,7 @@
-"""The floor of a Python store: a socket that answers with bytes and does nothing else.
+"""The lower limit of a Python store: a socket that answers with bytes and does nothing else.
 
-A request is ``<B op><I bytes><I count>`` padded to 64 bytes per key, for a put followed by the
-payload. A get is answered with the payload, a put with 16 bytes.
+A request is ``<B op><I bytes><I count>`` padded to 64 bytes per key; the payload of a put follows
+it. The answer to a get is the payload, to a put 16 bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_into(peer: socket.socket, view: memoryview) -> None:
 
 
 def serve(peer: socket.socket) -> None:
-    """Answers one client until it leaves."""
+    """Answers one client until it disconnects."""
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     pool = memoryview(bytearray(POOL_BYTES))
     pool[:] = bytes(range(256)) * (POOL_BYTES // 256)
@@ -51,7 +51,7 @@ def serve(peer: socket.socket) -> None:
 
 
 def main() -> None:
-    """Listens on the port given and serves one client after the other."""
+    """Listens on the given port and serves one client after the other."""
     with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
         while True:
             peer, _ = listener.accept()

@@ -11,7 +11,7 @@ from typing import Any
 import fio
 from peers import spread
 
-# The engine's operation (name, bytes, queue) and the fio job that it is held against.
+# The engine's operation (name, bytes, queue) and the fio job to compare it with.
 PAIRS = {
     "randread-4096-64": "read-4k",
     "read-1048576-8": "read-1m",
@@ -30,7 +30,7 @@ def _example(binary: Path, *options: str) -> dict[str, Any]:
 
 
 def compare(binary: Path, data: Path, rounds: int, seconds: float) -> dict[str, Any]:
-    """Engine and fio in turns; case → spreads and ratio."""
+    """Engine and fio alternating; case → spreads and ratio."""
     raw: dict[str, dict[str, list[dict[str, float]]]] = {}
     fio.prepare(data)
     try:
@@ -43,7 +43,7 @@ def compare(binary: Path, data: Path, rounds: int, seconds: float) -> dict[str, 
                 cell["engine"].append({"ops_per_s": row["ops_s"], "mb_per_s": row["mb_s"]})
                 cell["fio"].append(fio.run(data, job, seconds))
             print(f"engine: round {turn + 1} of {rounds} done", flush=True)
-        # For the note only: what O_DIRECT gives when nothing has to be durable.
+        # For the note only: the rate of O_DIRECT without durability.
         plain = [fio.run(data, "write-1m", seconds) for _ in range(rounds)]
     finally:
         fio.clean(data)
@@ -58,7 +58,7 @@ def compare(binary: Path, data: Path, rounds: int, seconds: float) -> dict[str, 
 
 
 def restart(binary: Path, data: Path, chunks: int) -> dict[str, Any]:
-    """Seconds to open an engine that holds so many chunks."""
+    """Seconds to open an engine with this number of chunks."""
     return _example(binary, "--dir", str(data), "--chunks", str(chunks))
 
 

@@ -1,4 +1,4 @@
-"""The physical floor: fio with O_DIRECT and io_uring on the same file system."""
+"""The physical limit: fio with O_DIRECT and io_uring on the same file system."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ JOBS = {
 
 
 def installed() -> bool:
-    """Whether fio is there."""
+    """Whether fio is installed."""
     return shutil.which("fio") is not None
 
 
@@ -65,19 +65,19 @@ def _fio(folder: Path, job: Job, *more: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"fio {job.name} failed: {done.stderr.strip() or done.stdout.strip()}")
-    # Warnings may stand before the document.
+    # Warnings may precede the document.
     return dict(json.loads(done.stdout[done.stdout.index("{") :]))
 
 
 def _in_flight() -> int:
-    """Operations that the machine's disks work on, discards of deleted files among them."""
+    """Operations in flight on the machine's disks, including discards of deleted files."""
     lines = Path("/proc/diskstats").read_text().splitlines()
     return sum(int(line.split()[11]) for line in lines)
 
 
 def settle(quiet_s: float = 0.5, wait_s: float = 15.0) -> None:
-    """Waits until the disks are idle: a file deleted just now is discarded in the background, and
-    whoever measures meanwhile measures that."""
+    """Waits until the disks are idle: the background discard of a recently deleted file would
+    distort a measurement."""
     os.sync()
     end = time.monotonic() + wait_s
     quiet_since = time.monotonic()

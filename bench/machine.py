@@ -35,7 +35,7 @@ def _file_system(folder: Path) -> str:
 
 
 def describe(data: Path) -> dict[str, Any]:
-    """What ran, and on what: for the head of every report."""
+    """Commit, build and machine, for the head of every report."""
     memory_kb = int((_field("/proc/meminfo", "MemTotal") or "0 kB").split()[0])
     commit = _output("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     if _output("git", "status", "--porcelain", "--untracked-files=no"):

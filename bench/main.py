@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints what was measured against the targets, and writes it down."""
+"""Runs the benchmarks, prints the results against the targets, and writes them to files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PARTS = ("engine", "client", "peers", "restart")
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="results, logs, data while running")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results, logs and data")
     parser.add_argument("--bin", type=Path, required=True, help="folder of the release binaries")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.5, help="per case and round")
-    parser.add_argument("--chunks", type=int, default=10_000_000, help="of the restart")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per case and round")
+    parser.add_argument("--chunks", type=int, default=10_000_000, help="chunks at the restart")
     parser.add_argument("--only", choices=PARTS, action="append", help="run only this part")
-    parser.add_argument("--without", action="append", default=[], help="a peer to leave out")
+    parser.add_argument("--without", action="append", default=[], help="a peer to exclude")
     return parser.parse_args()
 
 
@@ -41,7 +41,7 @@ def _interrupt(*_: object) -> None:
 
 
 class Runner:
-    """Runs parts, each in a folder of its own that is removed afterwards."""
+    """Runs parts, each in its own folder, which is removed afterwards."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -49,7 +49,7 @@ class Runner:
         self.failed: dict[str, str] = {}
 
     def part(self, name: str, run: Callable[[Path], Any]) -> None:
-        """Runs one part; one that fails is told at the end, the others still run."""
+        """Runs one part. A failure is reported at the end, and the other parts still run."""
         data = self.args.out / f"{name}-data"
         shutil.rmtree(data, ignore_errors=True)
         data.mkdir(parents=True)
@@ -65,7 +65,7 @@ class Runner:
 
 
 def measure(args: argparse.Namespace) -> Runner:
-    """Runs the parts that were asked for and are possible."""
+    """Runs the requested parts that this machine can run."""
     runner = Runner(args)
     wanted = set(args.only or PARTS)
     examples, millpond = args.bin / "examples", args.bin / "millpond"

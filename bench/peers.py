@@ -1,7 +1,7 @@
 """The same workload, side by side, from Python: Millpond, Redis, Mooncake, a socket, memcpy.
 
-Rounds are interleaved: every store does a case before the next case starts, and all cases are
-done before the next round, so that a slow minute of a shared machine hits all of them.
+Rounds are interleaved: every store runs a case before the next case starts, and all cases end
+before the next round, so that a slow minute of a shared machine affects all stores.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from backends import Backend, Wrong
 from procs import NotStarted
 
 KIB, MIB = 1 << 10, 1 << 20
-# A cell ends at this many bytes put, so that no store runs out of memory.
+# A cell ends after this number of bytes put, so that no store runs out of memory.
 PUT_BYTES_MAX = 192 * MIB
 WHAT = ("mb_per_s", "mean_mb_per_s", "p50_us")
-# Pieces of a block as a connector hands them over: keys and values of 16 layers.
+# Pieces of a block as a connector passes them: keys and values of 16 layers.
 PIECES = 32
 
 
@@ -51,12 +51,12 @@ CASES = [
     Case("put", MIB, 8),
     Case("get", MIB, 8),
 ]
-# Values of each size that gets choose from.
+# Number of values of each size for gets.
 WORKING_SET = {4 * KIB: 4096, 64 * KIB: 2048, MIB: 256}
 
 
 class Values:
-    """The values put, and room for what is got. One block each, so that they can be registered."""
+    """The values to put, and buffers for gets; one block each, so that they can be registered."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(1)
@@ -70,7 +70,7 @@ class Values:
         return self.sea[start : start + size]
 
     def rooms(self, size: int, count: int) -> list[Any]:
-        """Where a batch of values is read to."""
+        """The buffers for a batch of values."""
         return [self.room[i * size : (i + 1) * size] for i in range(count)]
 
 
@@ -89,11 +89,11 @@ def load(backend: Backend, values: Values) -> None:
 
 
 def run_get(backend: Backend, case: Case, values: Values, seconds: float, seed: int) -> list[int]:
-    """Times gets of random keys; the content is checked outside the timed part."""
+    """Times gets of random keys; checks the content outside the timed part."""
     rng = np.random.default_rng(seed)
     count = WORKING_SET[case.size]
     rooms = values.rooms(case.size, case.batch)
-    # No key twice in a batch: Mooncake fills only one of the two buffers then.
+    # No key twice in a batch: Mooncake would fill only one of the two buffers.
     picks = [rng.choice(count, case.batch, replace=False).tolist() for _ in range(512)]
     names = [[key(case.size, i) for i in pick] for pick in picks]
     times: list[int] = []
@@ -134,7 +134,7 @@ def measure(backend: Backend, case: Case, values: Values, seconds: float, seed: 
     runner = run_get if case.verb == "get" else run_put
     runner(backend, case, values, seconds / 5, seed + 500_000)
     times = runner(backend, case, values, seconds, seed)
-    # Of the median call: on a shared machine the mean is that of the neighbours.
+    # From the median call: on a shared machine other load dominates the mean.
     p50_us = statistics.median(times) / 1e3
     mean_us = statistics.fmean(times) / 1e3
     payload = case.size * case.batch
@@ -157,7 +157,7 @@ def compare(stores: Sequence[Backend], rounds: int, seconds: float) -> dict[str,
     raw: dict[str, dict[str, list[Any]]] = {c.name: {s.name: [] for s in stores} for c in CASES}
     for turn in range(rounds):
         for number, case in enumerate(CASES):
-            # Another store goes first each time.
+            # A different store goes first each time.
             for at in range(len(stores)):
                 store = stores[(at + turn + number) % len(stores)]
                 seed = turn * 1000 + number
@@ -173,7 +173,7 @@ def compare(stores: Sequence[Backend], rounds: int, seconds: float) -> dict[str,
 
 
 def pieces(store: Backend, rounds: int, seconds: float) -> Any:
-    """Gets of 8 blocks of 1 MiB, whole and in 32 pieces each that lie apart, as KV layers do."""
+    """Gets of 8 blocks of 1 MiB, whole and in 32 separate pieces each, like KV layers."""
     values = Values()
     scattered = np.zeros(16 * MIB, dtype=np.uint8)
     step = MIB // PIECES
@@ -213,7 +213,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def run(args: argparse.Namespace, logs: Path, data: Path) -> dict[str, Any]:
-    """Starts every store that is there and compares them."""
+    """Starts every installed store and compares them."""
     skipped: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         stores: list[Backend] = [backends.Memcpy()]
@@ -225,7 +225,7 @@ def run(args: argparse.Namespace, logs: Path, data: Path) -> dict[str, Any]:
         }
         for name, start in starters.items():
             if name in args.without:
-                skipped[name] = "left out by --without"
+                skipped[name] = "excluded by --without"
                 continue
             try:
                 stores += stack.enter_context(start())
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(".bench"), help="logs and result")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.4, help="per cell")
-    parser.add_argument("--without", action="append", default=[], help="a store to leave out")
+    parser.add_argument("--without", action="append", default=[], help="a store to exclude")
     args = parser.parse_args()
     data = args.out / "peer-data"
     data.mkdir(parents=True, exist_ok=True)

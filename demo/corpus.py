@@ -1,8 +1,8 @@
-"""Real texts that are on every machine with Python: its own library.
+"""Real texts from a source on every machine with Python: the standard library.
 
-Documents for the workload are put together from the documentation strings of
-the standard library's packages, and from licence texts where Debian keeps
-them. Questions about a document are made from the names it defines.
+Documents for the workload consist of the documentation strings of the standard
+library's packages, and of license texts on Debian. Questions about a document use
+the names that it defines.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
 def documents(count: int, questions: int) -> list[Document]:
     """Returns up to eight documents, each with its questions.
 
-    The texts are longer than any prefix the demo uses; it cuts them to length
+    The texts are longer than any prefix of the demo, which cuts them to length
     in tokens.
     """
     found = []

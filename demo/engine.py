@@ -1,8 +1,8 @@
 """One life of a vLLM engine, in a process of its own.
 
-The parent keeps a fork server that has imported vLLM already, so that a
-restart costs seconds: each life is still a fresh process with nothing of the
-former one. Parent and child talk over a pipe; what vLLM prints goes to a file.
+The parent keeps a fork server that has imported vLLM, so a restart costs seconds.
+Each life is still a new process without state of the previous one. Parent and child
+communicate over a pipe; the output of vLLM is written to a file.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PRELOAD = [
     "transformers",
 ]
 START_S_MAX = 600
-"""An engine that is not up by then never will be."""
+"""Longest start of an engine."""
 ASK_S_MAX = 600
 
 ENVIRONMENT = {
-    # Two threads change the order of additions and with it greedy tokens.
+    # Two threads would change the order of additions and so greedy tokens.
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Two ranks cannot each have a NUMA node on a machine with one.
+    # On a machine with one NUMA node two ranks cannot have one each.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "TOKENIZERS_PARALLELISM": "false",
 }
@@ -48,16 +48,16 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Spec:
-    """How to start an engine.
+    """The options that start an engine.
 
     Attributes:
         model: folder of the model.
-        log: file that takes everything vLLM prints.
+        log: file for all output of vLLM.
         context_tokens: longest prompt plus answer.
         local_cache: vLLM's own prefix cache.
-        connector: options of the Millpond connector; None runs without.
+        connector: options of the Millpond connector; None runs without it.
         options: further arguments of ``vllm.LLM``.
-        packages: folder of further Python packages, for a connector of somebody else.
+        packages: folder of further Python packages, for a foreign connector.
     """
 
     model: Path
@@ -71,13 +71,13 @@ class Spec:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one question brought.
+    """The result of one question.
 
     Attributes:
         tokens: generated token ids.
         ttft_s: seconds from the question to the first token.
         prompt_tokens: length of the prompt.
-        cached_tokens: how many of them were not computed.
+        cached_tokens: number of prompt tokens that were not computed.
     """
 
     tokens: tuple[int, ...]
@@ -87,20 +87,20 @@ class Answer:
 
 
 class EngineError(RuntimeError):
-    """The engine died, hung or refused; the text names its log."""
+    """The engine died, hung or returned an error; the text names its log."""
 
 
 def start_method(log: Path) -> mp.context.BaseContext:
-    """Returns a fork server in which vLLM is imported already.
+    """Returns a fork server that has imported vLLM.
 
     Args:
-        log: takes what the imports print.
+        log: file for the output of the imports.
     """
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     context = mp.get_context("forkserver")
     # Packages of the environment only: the fork server does not know this
-    # folder. They are imports; no threads or sockets are inherited.
+    # folder. They are only imported; a child inherits no threads or sockets.
     context.set_forkserver_preload(_PRELOAD)
     kept = [os.dup(stream) for stream in (1, 2)]
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -124,8 +124,9 @@ class Engine:
 
         Args:
             context: of `start_method`.
-            spec: how to start it.
-            wait: return when it is up; else `until_up` waits, and others start meanwhile.
+            spec: options of the engine.
+            wait: return when it is up; else `until_up` waits, and other engines start in
+                the meantime.
         """
         self._spec = spec
         self._pipe, theirs = context.Pipe()
@@ -170,7 +171,7 @@ class Engine:
         self._call("abort_after", prompt, steps)
 
     def settle(self) -> None:
-        """Waits until every save has ended."""
+        """Waits until all saves have ended."""
         self._call("settle")
 
     def forget(self) -> None:
@@ -178,7 +179,7 @@ class Engine:
         self._call("forget")
 
     def reset(self, connector: bool = True) -> bool:
-        """Empties vLLM's own prefix cache without waiting for anything; returns what vLLM says.
+        """Empties vLLM's own prefix cache without waiting; returns the result of vLLM.
 
         Args:
             connector: begin a new generation in the store too.
@@ -187,7 +188,7 @@ class Engine:
         return emptied
 
     def pause(self) -> None:
-        """Pauses generation, empties the caches and resumes; a failure of vLLM is raised."""
+        """Pauses generation, empties the caches and resumes; raises a failure of vLLM."""
         self._call("pause")
 
     def saving(self) -> bool:
@@ -201,10 +202,10 @@ class Engine:
         return recomputed
 
     def store_zeros(self) -> None:
-        """Makes a new cache generation whose every value is zeros.
+        """Starts a new cache generation with zeros for every value.
 
-        For the check of the check: an engine that reads these must answer
-        otherwise than one that reads what it wrote.
+        This tests the comparison: an engine that reads zeros must answer differently
+        from one that reads its own values.
         """
         self._call("store_zeros")
 
@@ -224,7 +225,7 @@ class Engine:
     def kill(self) -> None:
         """Ends the process at once."""
         if self._process.is_alive():
-            # First in order: with several ranks it has children to end.
+            # A clean end first: with several ranks the engine has children to end.
             self._process.terminate()
             self._process.join(timeout=5)
         if self._process.is_alive():
@@ -321,7 +322,7 @@ class _Child:
         return self.ask_many([prompt], tokens)[0]
 
     def ask_many(self, prompts: list[list[int]], tokens: int) -> list[Answer]:
-        """Steps the engine itself, which gives the time of the first token."""
+        """Steps the engine directly, to get the time of the first token."""
         engine = self.llm.llm_engine
         started = time.monotonic()
         order = [self._add(prompt, tokens) for prompt in prompts]
@@ -360,7 +361,7 @@ class _Child:
             engine.step()
 
     def settle(self) -> None:
-        """Steps until the scheduler holds nothing, saves included."""
+        """Steps until the scheduler holds no requests and no saves."""
         end = time.monotonic() + 30
         while self.scheduler.has_requests():
             self.llm.llm_engine.step()

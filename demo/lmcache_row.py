@@ -24,7 +24,7 @@ _port = 0
 
 
 def find(data: Path) -> tuple[Path | None, str]:
-    """Returns the folder that `setup.sh` installed LMCache into, or None and the reason."""
+    """Returns the folder of LMCache's installation by `setup.sh`, or None and the reason."""
     folder = data / "lmcache"
     if (folder / "lmcache").is_dir():
         return folder, ""
@@ -60,7 +60,7 @@ def serve(packages: Path, folder: Path) -> Iterator[None]:
     disk.mkdir()
     command = [sys.executable, "-m", "lmcache.cli.main", "server", "--host", "127.0.0.1"]
     command += ["--port", str(_port), "--http-port", str(http)]
-    # The only mode without a GPU; chunks of one block, as Millpond has them.
+    # The only mode without a GPU; chunks of one block, as in Millpond.
     command += ["--supported-transfer-mode", "engine_driven", "--chunk-size", "128"]
     command += ["--l1-size-gb", str(MEMORY_GIB), "--eviction-policy", "LRU"]
     command += ["--l2-adapter", json.dumps({"type": "fs", "base_path": str(disk)})]

@@ -1,7 +1,8 @@
-"""Progress for people at a terminal and for logs that have none.
+"""Progress of tasks, at a terminal and in logs.
 
-At a terminal every task is a bar. Elsewhere (CI, a file) a task is a line when it begins, a
-line now and then, and a line when it ends, so that a log shows what runs and for how long.
+At a terminal every task is a bar. Elsewhere (CI, a file) a task prints a line when it begins,
+a line from time to time, and a line when it ends, so that a log shows the running task and its
+duration.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 _LINE_EVERY_S = 5.0
-"""Between two lines of one task where there is no terminal."""
+"""Time between two lines of one task without a terminal."""
 
 
 class Task:
-    """One thing that is done, in so many steps."""
+    """One task with a number of steps."""
 
     def __init__(self, owner: Reporter, name: str, total: int) -> None:
         """See the class; `Reporter.task` makes them."""
@@ -60,7 +61,7 @@ class Reporter:
         self.bars = Progress(*columns, console=console) if console.is_terminal else None
 
     def __enter__(self) -> Reporter:
-        """Starts to draw."""
+        """Starts drawing."""
         if self.bars is not None:
             self.bars.start()
         return self
@@ -71,7 +72,7 @@ class Reporter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stops to draw."""
+        """Stops drawing."""
         if self.bars is not None:
             self.bars.stop()
 
@@ -79,12 +80,12 @@ class Reporter:
         """Begins a task.
 
         Args:
-            name: what is done.
-            total: how many steps it has.
+            name: name of the task.
+            total: number of its steps.
         """
         return Task(self, name, total)
 
     def line(self, text: str) -> None:
-        """Prints a line, with the time since the start where there is no terminal."""
+        """Prints a line, with the time since the start if there is no terminal."""
         clock = "" if self.bars is not None else f"[{time.monotonic() - self._started:5.1f} s] "
         self._console.print(f"{clock}{text}", markup=False, highlight=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""What is measured: phases, and the rows that take turns in one.
+"""The measurements: phases, and rows that take turns within a phase.
 
-Rows alternate: each round asks one question of every row before the next question, so that
-whatever else the machine does hits all rows alike. The first row recomputes, and every phase
-is compared with the recomputing of its own rounds.
+Rows alternate: each round asks every row one question before the next question, so that other
+load of the machine affects all rows equally. The first row recomputes, and every phase is
+compared with the recomputing of its own rounds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Phase:
     """One measured phase.
 
     Attributes:
-        name: what was done.
+        name: name of the phase.
         ttft_s: times to first token, one per question.
-        base_s: those of recomputing in the same rounds.
+        base_s: times of recomputing in the same rounds.
         prompt_tokens, cached_tokens: sums over the questions.
-        tokens: what was answered, by question; none where that is not compared.
-        differing: answers whose tokens are not the oracle's; None: not compared.
+        tokens: tokens of the answers, by question; empty if they are not compared.
+        differing: number of answers with tokens that differ from the oracle's; None: not compared.
         loaded_bytes, saved_bytes: moved between engine and store.
     """
 
@@ -55,17 +55,17 @@ class Phase:
 
     @property
     def ratio(self) -> float:
-        """Median time to first token over that of recomputing in the same rounds."""
+        """Ratio of the median time to first token to that of recomputing in the same rounds."""
         return self.median_s / statistics.median(self.base_s or self.ttft_s)
 
 
 @dataclass
 class Row:
-    """One way to serve a question.
+    """One configuration that serves questions.
 
     Attributes:
-        phase: where its figures go.
-        engine: what is asked.
+        phase: phase that collects its figures.
+        engine: engine that answers.
         forget: whether the engine empties its own cache before each question.
         answer_tokens: tokens to generate.
         compare: whether the answers are compared with the oracle.
@@ -78,7 +78,7 @@ class Row:
     compare: bool = False
 
     def ask(self, asked: Sequence[Question], prompts: dict[Question, list[int]]) -> None:
-        """Asks one question, or several at once, and books the answers."""
+        """Asks one question, or several at once, and records the answers."""
         if self.forget:
             self.engine.forget()
         texts = [prompts[question] for question in asked]
@@ -96,10 +96,10 @@ def take_turns(
     prompts: dict[Question, list[int]],
     reporter: progress.Reporter,
 ) -> None:
-    """Runs rounds, in each of which every row is asked the same.
+    """Runs rounds; each round asks every row the same questions.
 
-    The first row recomputes. A row that follows it in the same engine finds what it left there, so
-    the order is kept within an engine and turned round between engines.
+    The first row recomputes. A later row of the same engine finds the blocks of the earlier row, so
+    the order is fixed within an engine and alternates between engines.
     """
     before = [row.engine.counters() for row in rows]
     task = reporter.task(name, total=len(rows) * len(rounds))

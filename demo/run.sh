@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the demo: sets up what it needs, then demo/demo.py with the arguments given.
+# Runs the demo: sets up its environment, then runs demo/demo.py with the given arguments.
 #   QUICK=1    short texts and few questions: less than two minutes after the set-up
-#   KEEP=1     leave the store, and say where it is
-#   LMCACHE=1  a row for LMCache in the quick demo too
+#   KEEP=1     keep the store, and print its folder
+#   LMCACHE=1  include the row for LMCache in the quick demo too
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 ensure_environment

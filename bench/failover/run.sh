@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Measures how long a cluster of three nodes with two replicas stands still when a process of it is
-# killed, stopped or frozen, or the primary of three managers is killed, under load on every chain.
+# Measures the outage of a cluster of three nodes with two replicas, under load on every chain, when
+# one of its processes is killed, stopped or frozen, or when the primary of three managers is
+# killed.
 #   bash bench/failover/run.sh [OUTDIR] [ROUNDS]
-# Writes text, JSON and a chart per kind to OUTDIR (default .bench/failover). Starts its cluster under
-# millpond dev in a temporary folder and removes it. Needs an etcd for the last kind, and root for a
-# node that is cut off: what cannot be had is left out and said.
+# Writes text, JSON and a chart per kind to OUTDIR (default .bench/failover). Starts its cluster
+# under millpond dev in a temporary folder and removes it. Needs an etcd for the last kind, and root
+# for a node that is cut off; it skips and reports kinds without these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

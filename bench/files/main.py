@@ -1,7 +1,7 @@
 """Millpond's mounts, JuiceFS with Redis and the local file system: the same work, interleaved.
 
-Rounds are interleaved: every file system does a case before the next case starts, so that a slow
-minute of a shared machine hits all of them. Figures are medians of the rounds, with the spread.
+Rounds are interleaved: every file system runs a case before the next case starts, so that a slow
+minute of a shared machine affects all of them. Figures are medians of the rounds, with the spread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from procs import free_port, server
 
 # Shape of mdtest -b 6 -I 8 -z 2: a tree of 1 + 6 + 36 folders with 8 files each.
 BRANCHES, DEPTH, ITEMS = 6, 2, 8
-# Seconds that a phase may take: a process that died would be waited for else.
+# Longest time of a phase in seconds, so that a dead process does not block the run.
 PATIENCE = 600
 FIO = {
     "4k random read, direct, 1 job": ["--rw=randread", "--bs=4k", "--numjobs=1", "--direct=1"],
@@ -85,7 +85,7 @@ PHASES: dict[str, Callable[[Path], Any]] = {
 
 
 def worker(files: list[Path], start: Any, times: Any) -> None:
-    """A process: the phases one by one, each begun together with the other processes."""
+    """One process: the phases one by one, each started together with the other processes."""
     for work in PHASES.values():
         start.wait(PATIENCE)
         started = time.perf_counter()
@@ -96,10 +96,10 @@ def worker(files: list[Path], start: Any, times: Any) -> None:
 
 
 def metadata(root: Path, jobs: int) -> dict[str, float]:
-    """Operations per second of each phase; every process works in a tree of its own.
+    """Operations per second of each phase; every process works in its own tree.
 
-    A phase lasts from when the first process begins until the last one is done. The processes are
-    there before it, as mdtest's are.
+    A phase lasts from the start of the first process to the end of the last one. The processes
+    exist before the phase, as in mdtest.
     """
     files = []
     for job in range(jobs):
@@ -156,8 +156,8 @@ def millpond(
 def juicefs(program: str, folder: Path, *, durable: bool) -> Iterator[dict[str, Path]]:
     """JuiceFS with Redis and a folder of this disk as its object store.
 
-    Redis keeps its data in memory only, or, `durable`, writes and syncs a log before it answers, as
-    Millpond's metas do.
+    Redis keeps its data in memory only. With `durable` it writes and syncs a log before it answers,
+    as Millpond's metas do.
     """
     name = "juicefs + durable redis" if durable else "juicefs + redis"
     folder = folder / name.replace(" + ", "-").replace(" ", "-")
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument(
         "--modes",
         default="close-to-open,close-to-open+nodelegations,one-writer",
-        help="with commas; options of a mount behind a +",
+        help="separated by commas; a + precedes options of a mount",
     )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

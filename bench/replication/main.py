@@ -1,4 +1,4 @@
-"""What replication costs: one server against clusters on the same disk, in interleaved rounds."""
+"""The cost of replication: one server against clusters on one disk, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import machine
 from procs import free_port, server
 
-# Name → nodes and replicas; no nodes is a server that stands alone.
+# Name → nodes and replicas; no nodes means a single server without a cluster.
 SETUPS = {
     "alone": (0, 1),
     "1 of 1": (1, 1),
@@ -52,7 +52,7 @@ CASES = {
     "get 64 KiB, MB/s": (["--size", "64KiB", "--in-flight", "8"], ("get", "mb_per_s")),
     "get 4 KiB, p50 us": (["--size", "4KiB", "--in-flight", "1"], ("get", "latency_us", "p50")),
 }
-# Row → case, setup and baseline, what the ratio is multiplied by, bound, whether it is a minimum.
+# Row → case, setup, baseline, factor of the ratio, bound, whether the bound is a minimum.
 TARGETS = {
     "put 1 MiB, 2 replicas, x 2 / one server": (
         "put 1 MiB, MB/s",
@@ -84,20 +84,20 @@ TARGETS = {
 }
 FILL = "p99 of gets while a node fills / before"
 FILL_BOUND = 1.5
-# What nodes may send and receive to move replicas, and how much of it they must reach.
+# The rate limit of nodes for moves of replicas, and the share of it that they must reach.
 FILL_RATE_MIB = 16
 FILLED = "rate at which a node fills / set rate"
 FILLED_BOUND = 0.8
 
 
 class Bench:
-    """Where the binary and the results are."""
+    """The binary and the folder of the results."""
 
     def __init__(self, millpond: Path, folder: Path, seconds: float) -> None:
         self.millpond, self.folder, self.seconds = str(millpond), folder, seconds
 
     def run(self, *options: str) -> str:
-        """Runs the binary; its output. Raises with its complaint."""
+        """Runs the binary and returns its output; raises with its error message."""
         done = subprocess.run(
             [self.millpond, *options], capture_output=True, text=True, check=False
         )
@@ -117,7 +117,7 @@ class Bench:
             self.run("dev", "--dir", folder, "down", "--purge")
 
     def addresses(self) -> str:
-        """Those of the cluster that runs."""
+        """The addresses of the running cluster."""
         shell = self.run("dev", "--dir", str(self.folder / "cluster"), "env")
         return next(line for line in shell.splitlines() if "MILLPOND_ADDRESS=" in line).split("=")[
             1
@@ -143,7 +143,7 @@ class Bench:
         result.unlink()
         for lane in ("put", "get"):
             if answer[lane]["refused"] or answer[lane]["wrong"]:
-                raise RuntimeError(f"values were refused or wrong: {answer[lane]}")
+                raise RuntimeError(f"values were rejected or wrong: {answer[lane]}")
         return answer
 
 
@@ -168,8 +168,8 @@ def compare(bench: Bench, rounds: int) -> dict[str, dict[str, list[float]]]:
 
 
 def fill(bench: Bench, rounds: int) -> list[tuple[float, float, float]]:
-    """The p99 of gets in microseconds, before a node is added and while replicas move to it; and at
-    how many MiB per second they do."""
+    """The p99 of gets in microseconds, before a node is added and while replicas move to it, and
+    the rate of the moves in MiB per second."""
     reads = ("--namespace", "read", "--size", "64KiB", "--in-flight", "2")
     found = []
     for turn in range(rounds):
@@ -187,7 +187,7 @@ def fill(bench: Bench, rounds: int) -> list[tuple[float, float, float]]:
             status = bench.run(*admin, "status").split("\n")
             if any(line.split() == ["moves", "none"] for line in status):
                 raise RuntimeError(
-                    "the new node was full before the readers were done: use more data"
+                    "the new node was full before the readers ended: use more data"
                 )
             p99 = ("get", "latency_us", "p99")
             found.append((pick(before, p99), pick(during, p99), rate))
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for text and JSON")
     parser.add_argument("--millpond", type=Path, required=True, help="the binary")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of one measurement")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as folder:

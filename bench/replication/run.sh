@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Measures what replication costs: puts and gets of one server, and of clusters with one to three
-# replicas, on one disk and in one run; and what readers feel while a new node fills.
+# Measures the cost of replication: puts and gets of one server, and of clusters with one to three
+# replicas, on one disk and in one run; and the latency of readers while a new node fills.
 #   bash bench/replication/run.sh [OUTDIR] [options of bench/replication/main.py]
-# Writes text and JSON to OUTDIR (default .bench/replication). Needs 20 GB of disk and nothing but this
-# repository: clusters run under millpond dev in a temporary folder and are removed.
+# Writes text and JSON to OUTDIR (default .bench/replication). Needs only this repository and 20 GB
+# of disk: clusters run under millpond dev in a temporary folder and are removed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,9 +1,9 @@
-"""PUT and read after write of a bucket with write-back while the store behind it has faults.
+"""PUT and read after write of a write-back bucket while its backend has faults.
 
-SeaweedFS stands behind a proxy that makes faults, and a Millpond server in front of it. Each fault
-is measured between two healthy runs, and figures are ratios to their mean. Nothing may fail. Behind
-each fault the backlog drains, and in the end every key is read from SeaweedFS itself: it must be
-the last acknowledged write, deletes included.
+The backend is SeaweedFS. Between it and the Millpond server is a proxy that injects faults. Each
+fault is measured between two healthy runs, and figures are ratios to their mean. No request may
+fail. The backlog drains after each fault. At the end every key is read from SeaweedFS itself: it
+must have the last acknowledged write, deletes included.
 
     python3 -B bench/s3/faults.py --out .bench/s3 --millpond PATH --load PATH --weed PATH
 """
@@ -42,26 +42,26 @@ FAULTS: dict[str, dict[str, Any]] = {
 FRONT, BEHIND = "bench", "behind"
 LANES = {"put": "PUT", "get": "read after write"}
 QUANTILES = ("p50_us", "p99_us")
-# A drain that takes longer has failed.
+# Longest drain; a longer one has failed.
 DRAIN_S = 600
 Figures = dict[str, float]
 
 
 class Run:
-    """All servers, and what was measured."""
+    """All servers, and the results."""
 
     def __init__(self, args: argparse.Namespace, folder: Path, far: Side, proxy: str, front: Side):
         self.args, self.folder, self.far, self.proxy, self.front = args, folder, far, proxy, front
         self.failed: list[str] = []
 
     def faults(self, faults: dict[str, Any]) -> None:
-        """Sets the proxy's faults; what is not named is off."""
+        """Sets the proxy's faults; all others are off."""
         body = json.dumps(faults).encode()
         request = urllib.request.Request(f"{self.proxy}/_faults", data=body, method="PUT")
         urllib.request.urlopen(request, timeout=START_S).close()
 
     def load(self, workload: str, more: list[str], bucket: str, side: Side) -> dict[str, Any]:
-        """Runs the generator once; its journal goes on from run to run."""
+        """Runs the generator once; its journal continues from run to run."""
         command = [self.args.load, "load", workload, "--endpoint", side.endpoint]
         command += ["--bucket", bucket, "--size", self.args.size, "--prefix", f"{workload}/", *more]
         if bucket == FRONT:
@@ -76,7 +76,7 @@ class Run:
         return report
 
     def measure(self) -> Figures:
-        """Puts and reads after them, then a mix that is not measured: overwrites and deletes."""
+        """Puts and reads after writes, then an unmeasured mix of overwrites and deletes."""
         more = ["--concurrency", str(self.args.concurrency), "--keys", "2000"]
         more += ["--seconds", str(self.args.seconds)]
         seen = self.load("read-after-write", more, FRONT, self.front)
@@ -85,7 +85,7 @@ class Run:
         return {f"{lane} {at}": float(seen[lane][at]) for lane in LANES for at in QUANTILES}
 
     def drain(self) -> float:
-        """Heals the backend and waits until it has everything; how long that took."""
+        """Heals the backend, waits until it has everything, and returns the seconds of the wait."""
         self.faults({})
         begun = time.monotonic()
         env = {**os.environ, "MILLPOND_ADDRESS": self.front.address}
@@ -94,7 +94,7 @@ class Run:
         return time.monotonic() - begun
 
     def verify(self, workload: str) -> str:
-        """Holds what the backend has against what was acknowledged."""
+        """Compares the backend with the acknowledged writes."""
         command = [self.args.load, "verify", "--journal", str(self.folder / f"{workload}.journal")]
         command += ["--endpoint", self.far.endpoint, "--bucket", BEHIND, "--strict"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=keys())
@@ -139,7 +139,7 @@ class Run:
 
 @contextlib.contextmanager
 def proxied(load: str, side: Side):  # type: ignore[no-untyped-def]
-    """A proxy before a server; where it listens."""
+    """A proxy in front of a server; returns its address."""
     port = free_port()
     target = side.endpoint.removeprefix("http://")
     command = [load, "proxy", "--listen", f"127.0.0.1:{port}", "--to", target]
@@ -148,7 +148,7 @@ def proxied(load: str, side: Side):  # type: ignore[no-untyped-def]
 
 
 def back(program: str, front: Side, proxy: str) -> None:
-    """Puts the proxy behind the bucket."""
+    """Makes the proxy the backend of the bucket."""
     env = {
         **os.environ,
         "MILLPOND_ADDRESS": front.address,
@@ -168,11 +168,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--weed", required=True, help="SeaweedFS")
     parser.add_argument("--millpond", required=True)
     parser.add_argument("--disk", default="4GiB", help="of Millpond")
-    parser.add_argument("--size", default="10KiB", help="of an object")
+    parser.add_argument("--size", default="10KiB", help="size of an object")
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--only", help="faults with this in their names")
+    parser.add_argument("--only", help="only faults with this text in their names")
     args = parser.parse_args()
     for name in ("load", "weed", "millpond"):
         setattr(args, name, str(Path(getattr(args, name)).resolve()))
@@ -189,7 +189,7 @@ def main() -> None:
         proxy = stack.enter_context(proxied(args.load, far))
         front = stack.enter_context(millpond(args.millpond, folder, args.disk))
         run = Run(args, folder, far, proxy, front)
-        # Makes the bucket there; the key is nobody's.
+        # Creates the bucket there; no client has the key.
         once = ["--concurrency", "1", "--keys", "1", "--seconds", "0.2"]
         run.load("put", once, BEHIND, far)
         back(args.millpond, front, proxy)
@@ -202,7 +202,7 @@ def main() -> None:
     print(report)
     if run.failed:
         raise SystemExit("FAILED:\n" + "\n".join(run.failed))
-    print("No request failed; behind is what was acknowledged.")
+    print("No request failed; the backend has all acknowledged writes.")
 
 
 if __name__ == "__main__":

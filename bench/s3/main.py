@@ -1,10 +1,10 @@
-"""The S3 door of Millpond and SeaweedFS: the same work, interleaved.
+"""S3 of Millpond and SeaweedFS: the same work, interleaved.
 
-Every server does a case before the next case starts, so that a slow minute of a shared machine
-hits all of them, and their order turns from round to round. Figures are medians of the rounds,
-with the spread. Every GET's bytes are counted, and compared: of 10 KiB all, of larger objects those
-of one GET in 16, so that comparing does not take the cores from the servers. A wrong byte or a
-failed request ends the run.
+Every server runs a case before the next case starts, so that a slow minute of a shared machine
+affects all of them, and their order rotates from round to round. Figures are medians of the
+rounds, with the spread. The bytes of every GET are counted. They are also compared: for 10 KiB in
+every GET, for larger objects in one GET of 16, so that the comparison does not take the cores from
+the servers. A wrong byte or a failed request ends the run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from machine import describe
 from sides import Side, delayed, keys, millpond, plain_files, seaweedfs, write_back
 
-# The peer that acknowledges as Millpond does; ratios are to it.
+# The peer with the same durability as Millpond; it is the base of ratios.
 BASE = "seaweedfs, fsync"
-# How long each request of the backend takes behind which write-back is measured.
+# Latency of each backend request in the measurement of write-back.
 BACKEND_MS = 50
-# Of so many GETs of large objects one is compared.
+# One of this number of GETs of large objects is compared.
 CHECK_EVERY = 16
 # Side -> figure -> a number per round.
 Row = dict[str, dict[str, list[float]]]
@@ -67,14 +67,14 @@ LARGE = [
     Case("get", "1MiB", 16, 200),
     Case("get", "64MiB", 4, 8),
 ]
-# Puts that cross the slow backend, or that a server with write-back in front of it answers.
+# Puts to the slow backend itself, or to a write-back server in front of it.
 BEHIND = Case("put", "10KiB", 16, 50_000)
 
 WARM_UP = Case("put", "10KiB", 16, 1_000)
 
 
 class Bench:
-    """The load generator, and what it found."""
+    """The load generator, and its results."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args = args
@@ -92,7 +92,7 @@ class Bench:
         if case.workload == "get":
             if case.is_large:
                 command += ["--check-every", str(CHECK_EVERY)]
-            # Objects are put once, and known by this file in later rounds.
+            # Objects are put once; later rounds know them from this file.
             journal = f"{side.name.replace(', ', '-')}-{case.size}-{case.concurrency}"
             command += ["--journal", str(self.folder / journal)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=keys())
@@ -108,11 +108,11 @@ class Bench:
         """One case on one server in one round."""
         prefix = f"{case.size}-{case.concurrency}/"
         if case.workload == "get":
-            # Puts what is missing; takes no time in later rounds.
+            # Puts missing objects; this takes no time in later rounds.
             self.load(side, case, prefix, 0)
         else:
             prefix = f"round{number}/{prefix}"
-        # What others have left to the page cache is on the disk before this one is measured.
+        # Writes of other servers in the page cache reach the disk before this measurement.
         os.sync()
         before = side.cpu_s(), client_cpu_s()
         seen = self.load(side, case, prefix, self.args.seconds)[case.workload]
@@ -125,7 +125,7 @@ class Bench:
             figures.setdefault(name, []).append(value)
 
     def warm_up(self, side: Side) -> None:
-        """Makes the bucket; SeaweedFS makes volumes then."""
+        """Creates the bucket; SeaweedFS then creates volumes."""
         self.load(side, WARM_UP, "warm-up/", 2)
 
     def run(self, sides: list[Side], behind: list[Side]) -> None:
@@ -145,7 +145,7 @@ class Bench:
 
 
 def client_cpu_s() -> float:
-    """Seconds of processor of all generators so far, which servers on the same cores do not get."""
+    """CPU seconds of all generators so far, which servers on the same cores do not get."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
@@ -185,13 +185,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--load", required=True, help="millpond-s3-load")
     parser.add_argument("--weed", required=True, help="SeaweedFS")
-    parser.add_argument("--millpond", help="millpond; left out when it is not given")
-    parser.add_argument("--nginx", help="nginx, to serve plain files as a ceiling")
-    parser.add_argument("--size", default="6GiB", help="of Millpond's disk")
+    parser.add_argument("--millpond", help="the millpond program; without it Millpond is skipped")
+    parser.add_argument("--nginx", help="the nginx program, to serve plain files as an upper limit")
+    parser.add_argument("--size", default="6GiB", help="size of Millpond's disk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--only", help="cases with this in their names, or `behind`")
-    parser.add_argument("--sign-payload", action="store_true", help="sign the hash of what is put")
+    parser.add_argument("--only", help="only cases with this text in their names, or `behind`")
+    parser.add_argument("--sign-payload", action="store_true", help="sign the hash of each body")
     args = parser.parse_args()
     for name in ("load", "weed", "millpond", "nginx"):
         if getattr(args, name):

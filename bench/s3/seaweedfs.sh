@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs SeaweedFS, pinned with its hash, into .venv-bench-s3 and prints where its program is.
+# Installs SeaweedFS, pinned with its hash, into .venv-bench-s3 and prints the path of its program.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,4 +1,4 @@
-"""The servers that are held against each other: SeaweedFS, Millpond, and plain files."""
+"""The compared servers: SeaweedFS, Millpond, and plain files."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from procs import NotStarted, free_port, server
 
 ACCESS_KEY, SECRET_KEY = "millpond", "millpond-secret"
-# Where the bucket of a server with write-back goes.
+# The backend's bucket for the bucket of a write-back server.
 BEHIND = ["--backend", "slow", "--backend-bucket", "bench", "--prefix", "behind/"]
-# What a server may take until it serves objects.
+# Longest time until a server serves objects.
 START_S = 60
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Side:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     endpoint: str
     pid: int
-    # Of a Millpond server, for its commands.
+    # Address of a Millpond server, for its commands.
     address: str = ""
 
     def cpu_s(self) -> float:
-        """Seconds of processor that the server and the processes that it started have used."""
+        """CPU seconds of the server and its child processes."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         ticks = 0
         for pid in (self.pid, *children):
-            # The name of the program, which stands in brackets, may have spaces.
+            # The name of the program, in parentheses, may have spaces.
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
         return ticks / TICKS_PER_S
 
 
 def quiet_port() -> int:
-    """A port that is free, below those that the system gives to connections.
+    """A free port, below the system's range for outgoing connections.
 
-    SeaweedFS takes eight ports one after the other and ends when one is gone.
+    SeaweedFS takes eight consecutive ports and ends if one of them is in use.
     """
     while True:
         port = random.randrange(12_000, 30_000)
@@ -73,10 +73,10 @@ def _shell(weed: str, master: str, filer: str, line: str) -> str:
 
 
 def _sync_before_answers(weed: str, master: str, filer: str) -> None:
-    """Has volume servers call fsync before a PUT is answered.
+    """Makes volume servers call fsync before a PUT is answered.
 
-    The rule of a path is what the S3 gateway honours. The filer's own store (leveldb) has no such
-    option: names and places of objects may still be lost with the power.
+    The S3 gateway follows the rule of a path. The filer's own store (leveldb) does not have this
+    option: a power failure may still lose names and places of objects.
     """
     line = "fs.configure -locationPrefix=/buckets/ -fsync -apply"
     deadline = time.monotonic() + START_S
@@ -88,7 +88,7 @@ def _sync_before_answers(weed: str, master: str, filer: str) -> None:
 
 @contextlib.contextmanager
 def seaweedfs(weed: str, folder: Path, *, durable: bool) -> Iterator[Side]:
-    """SeaweedFS in one process on loopback; `durable`: it syncs before it answers."""
+    """SeaweedFS in one process on loopback; with `durable` it syncs before it answers."""
     name = "seaweedfs, fsync" if durable else "seaweedfs"
     folder = folder / name.replace(", ", "-")
     folder.mkdir(parents=True)
@@ -112,10 +112,10 @@ def seaweedfs(weed: str, folder: Path, *, durable: bool) -> Iterator[Side]:
     for part, port in ports.items():
         command += [f"-{part}.port={port}", f"-{part}.port.grpc={quiet_port()}"]
     master, filer = f"127.0.0.1:{ports['master']}", f"127.0.0.1:{ports['filer']}"
-    # It looks for configuration in the folder that it runs in.
+    # It reads configuration from its working folder.
     command = ["env", "-C", str(folder), *command]
     with server(command, ports["s3"], folder / "weed.log", wait_s=START_S) as child:
-        # Named with the port of gRPC where it is not 10,000 above.
+        # The name includes the gRPC port if it is not 10,000 above.
         grpc = {part[1:].split(".")[0]: part.split("=")[1] for part in command if ".grpc=" in part}
         if durable:
             _sync_before_answers(weed, f"{master}.{grpc['master']}", f"{filer}.{grpc['filer']}")
@@ -142,7 +142,7 @@ def millpond(program: str, folder: Path, size: str) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def write_back(program: str, folder: Path, size: str, behind: Side) -> Iterator[Side]:
-    """A Millpond server whose bucket `bench` goes to that of another store behind the answers."""
+    """A Millpond server with write-back of its bucket `bench` to that of another store."""
     with millpond(program, folder / "write-back", size) as side:
         env = {
             **os.environ,
@@ -155,8 +155,8 @@ def write_back(program: str, folder: Path, size: str, behind: Side) -> Iterator[
         yield replace(side, name="millpond, write-back")
 
 
-# A worker per core, and `sendfile` from the page cache. It knows no signatures, hashes nothing and
-# syncs nothing.
+# One worker per core, and `sendfile` from the page cache. It does not verify signatures, hash or
+# sync anything.
 NGINX = """
 daemon off;
 worker_processes auto;
@@ -188,7 +188,7 @@ http {{
 
 @contextlib.contextmanager
 def plain_files(program: str, folder: Path) -> Iterator[Side]:
-    """nginx with plain files: a ceiling for S3 servers beside this generator."""
+    """nginx with plain files: an upper limit for S3 servers with this generator."""
     folder = folder / "nginx"
     (folder / "files").mkdir(parents=True)
     port = free_port()
@@ -202,7 +202,7 @@ def plain_files(program: str, folder: Path) -> Iterator[Side]:
 
 @contextlib.contextmanager
 def delayed(load: str, side: Side, milliseconds: int) -> Iterator[Side]:
-    """The same server behind a proxy that lets every request wait."""
+    """The same server behind a proxy that delays every request."""
     port = free_port()
     faults = json.dumps({"latency_ms": [milliseconds, milliseconds]})
     target = side.endpoint.removeprefix("http://")

@@ -1,7 +1,7 @@
-"""Uploads in parts, of Millpond servers and SeaweedFS: how long parts take, and their completion.
+"""Multipart uploads to Millpond servers and SeaweedFS: times of the parts and the completion.
 
-Every server does an upload before the next round starts, and their order turns, so that a slow
-minute of a shared machine hits all of them. What was completed is read back and compared.
+Every server runs one upload per round, in rotating order, so that a slow minute of a shared
+machine affects all of them. Completed objects are read back and compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BUCKET = "uploads"
 
 
 def client(side: Side) -> Any:
-    """A client that neither signs nor sums bodies: what is measured is the server."""
+    """A client that neither signs nor checksums bodies, so that the server dominates the time."""
     config = Config(
         s3={"payload_signing_enabled": False, "addressing_style": "path"},
         request_checksum_calculation="when_required",
@@ -52,7 +52,7 @@ def client(side: Side) -> Any:
 
 
 def upload(side: Side, key: str, parts: list[bytes], threads: int) -> dict[str, float]:
-    """Seconds of the parts and of the completion, and seconds of processor of the server."""
+    """Seconds of the parts and of the completion, and CPU seconds of the server."""
     s3, cpu, start = client(side), side.cpu_s(), time.monotonic()
     name = {"Bucket": BUCKET, "Key": key}
     name["UploadId"] = s3.create_multipart_upload(**name)["UploadId"]
@@ -70,7 +70,7 @@ def upload(side: Side, key: str, parts: list[bytes], threads: int) -> dict[str, 
 
 
 def check(side: Side, key: str, parts: list[bytes]) -> None:
-    """Ends the run when an object is not its parts."""
+    """Ends the run if an object differs from its parts."""
     body = client(side).get_object(Bucket=BUCKET, Key=key)["Body"]
     found, wanted = hashlib.md5(), hashlib.md5()
     for piece in body.iter_chunks(4 * MIB):
@@ -78,11 +78,11 @@ def check(side: Side, key: str, parts: list[bytes]) -> None:
     for part in parts:
         wanted.update(part)
     if found.digest() != wanted.digest():
-        sys.exit(f"{side.name}: the object is not its parts")
+        sys.exit(f"{side.name}: the object differs from its parts")
 
 
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Figures by side, a list with one number per round each."""
+    """Figures by side, each a list with one number per round."""
     block = os.urandom(args.part_mib * MIB)
     parts = [number.to_bytes(8, "big") + block[8:] for number in range(args.parts - 1)]
     parts.append(block[: MIB + 5])
@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     help_text = "a program; several may be named"
     parser.add_argument("--millpond", action="append", required=True, help=help_text)
-    help_text = "SeaweedFS's program, as bench/s3/seaweedfs.sh says"
+    help_text = "SeaweedFS's program, as printed by bench/s3/seaweedfs.sh"
     parser.add_argument("--weed", required=True, help=help_text)
     parser.add_argument("--parts", type=int, default=16)
     parser.add_argument("--part-mib", type=int, default=64)
