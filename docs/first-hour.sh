@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Goes through README.md top to bottom, as somebody new does in a first hour: its blocks are taken from it as they stand, and run one
-# after the other in one folder. Fails at the first that fails.
+# Goes through README.md from top to bottom, as a new user does in the first hour: it takes the code
+# blocks unchanged and runs them one after the other in one folder. The first failure ends it.
 #   bash docs/first-hour.sh [FOLDER]      with the `millpond`, `python3` and `aws` of PATH
-# Left out are `make demo`, `make test` and `make install`, which CI runs by itself, and `vllm serve` (python/tests/vllm). The default
-# ports must be free: as root it has a network of its own. NO_FUSE=1 leaves the mount out.
+# It omits `make demo`, `make test` and `make install`, which CI runs separately, and `vllm serve`
+# (python/tests/vllm). The default ports must be free; root gets a separate network namespace.
+# NO_FUSE=1 skips the mount.
 set -euo pipefail
 readme=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../README.md")
 if [ "$(id -u)" = 0 ] && [ -z "${MILLPOND_FIRST_HOUR:-}" ]; then
@@ -11,7 +12,7 @@ if [ "$(id -u)" = 0 ] && [ -z "${MILLPOND_FIRST_HOUR:-}" ]; then
 fi
 if [ -n "${MILLPOND_FIRST_HOUR:-}" ]; then
   ip link set lo up
-  # Who is root has nobody to ask.
+  # Root needs no sudo.
   sudo() { [ "$1" != -E ] || shift; "$@"; }
   export -f sudo
 fi
@@ -31,12 +32,12 @@ finish() {
   mountpoint -q pond && millpond umount pond
   [ ! -d .millpond-dev ] || millpond dev down --purge
   cd /
-  if [ "$code" = 0 ]; then rm -rf "$folder"; else echo "first hour: failed; what it left is in $folder" >&2; fi
+  if [ "$code" = 0 ]; then rm -rf "$folder"; else echo "first hour: failed; its files are in $folder" >&2; fi
   exit "$code"
 } 2>/dev/null
 trap finish EXIT
 
-# block LANGUAGE TEXT: the first block of README in this language that has this text.
+# block LANGUAGE TEXT: the first block of README in this language that contains this text.
 block() {
   awk -v open="\`\`\`$1" -v wanted="$2" '
     !inside && $0 == open { inside = 1; text = ""; next }
@@ -49,14 +50,14 @@ step() {
   echo "== $1"
 }
 
-# run TEXT: runs README's shell block with this text.
+# run TEXT: runs the shell block of README that contains this text.
 run() {
   local commands
   commands=$(block sh "$1")
   bash -eu -c "$commands"
 }
 
-# Until the server says that it is ready.
+# Starts a server and waits until it reports that it is ready.
 serve() {
   "$@" > server.log 2>&1 &
   server=$!

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds what can be published on PyPI into dist/ (or the folder given): the source distribution and, from the tree that this unpacks
-# to, the wheel for this machine's processor. So the source distribution is known to build. zig links against the glibc of manylinux_2_28,
-# whatever this machine has, and maturin refuses a wheel that needs more. Publishes nothing.
+# Builds the packages for PyPI into dist/ (or the given folder): the source distribution and, from
+# its unpacked tree, the wheel for this machine's processor. So the source distribution is known to
+# build. zig links against the glibc of manylinux_2_28, independent of this machine's version, and
+# maturin rejects a wheel that needs a later one. Publishes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -17,12 +18,12 @@ export PATH="$venv/bin:$PATH"
 rm -rf "$out" "$work/source" "$work/try"
 mkdir -p "$out" "$work/source"
 maturin sdist --out "$out"
-# Files of archives are older than what was compiled last: they count from now.
+# Unpacked files are older than the last build; new times make cargo compile them.
 tar xzmf "$out"/millpond-*.tar.gz -C "$work/source" --strip-components 1
 
 MILLPOND_COMMIT=$(git rev-parse HEAD 2>/dev/null || true)
 export MILLPOND_COMMIT
-# The store on etcd is in the program of `make install`, so it is in the wheel's.
+# The program of `make install` has the store on etcd, so the wheel's program has it too.
 (cd "$work/source" && CARGO_TARGET_DIR="$work/build" maturin build --profile wheel --features millpond-node/etcd \
   --zig --compatibility manylinux_2_28 --out "$out")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries an installed package: the folder with its `python` and `millpond`. The command is there with all that the binary has, and a
-# value that the shell stores is what Python reads.
+# Tests an installed package, given the folder with its `python` and `millpond`: the command has all
+# features of the binary, and Python reads a value that the shell stored.
 set -euo pipefail
 bin=$(realpath "$1")
 folder=$(mktemp -d)
@@ -11,7 +11,7 @@ cd "$folder"
 "$bin/millpond" --version
 "$bin/millpond" man --out man
 [ -s man/millpond-kv-put.1 ]
-# Nobody is at that address: what counts is the reason.
+# No server has that address: only the reason of the failure matters.
 said=$(timeout 5 "$bin/millpond" server --manager --data records --listen 127.0.0.1:0 --http "" --s3 "" \
   --store etcd://127.0.0.1:1 2>&1 || true)
 if [[ $said == *"this build has no etcd"* ]]; then echo "$said"; exit 1; fi

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel (wheel.sh), installs it into .venv, then lints, type-checks and tests the Python package.
-# The vLLM suite and the S3 clients have environments and runners of their own: python/tests/vllm/run.sh, s3/run.sh.
+# Builds the wheel (wheel.sh), installs it into .venv, then lints, type-checks and tests the Python
+# package. The vLLM suite and the S3 clients have their own environments and runners:
+# python/tests/vllm/run.sh, s3/run.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=.venv

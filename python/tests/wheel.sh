@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the wheel that is tested, unless it is newer than its sources, and prints its path.
-# It is built with the profile and the features that the tests of Rust have, and so from what these have compiled: of all that
-# `pip install .` would compile only a part is compiled here. PROFILE=wheel builds what that builds.
+# Builds the wheel for the tests, unless it is newer than its sources, and prints its path. The
+# build has the profile and the features of the Rust tests, so it reuses their compiled crates and
+# compiles only a part of the crates of `pip install .`. PROFILE=wheel builds the same as that
+# command.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=.venv

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv-s3, with the S3 clients that come from PyPI, unless it has just these.
+# Makes .venv-s3 with the S3 clients from PyPI, unless it has exactly these.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 wanted=python/tests/s3/requirements.txt

@@ -3,9 +3,10 @@
 #   bash python/tests/s3/run.sh seaweedfs                       starts SeaweedFS, to prove the tests
 #   bash python/tests/s3/run.sh millpond target/debug/millpond  starts a Millpond server
 #   AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... bash python/tests/s3/run.sh http://HOST:PORT
-# BACKED=write-back, write-through or transient: with SeaweedFS behind the buckets of the Millpond server; after each
-# test it must have what clients are shown. Further arguments go to pytest. Clients come from PyPI into .venv-s3, pinned; rclone is built with Go into
-# target/tools, once (NO_RCLONE=1 leaves it out).
+# BACKED=write-back, write-through or transient: the buckets of the Millpond server have SeaweedFS
+# as their backend; after each test it must have the objects that clients see. Further arguments go
+# to pytest. Clients come from PyPI into .venv-s3, pinned; rclone is built with Go into
+# target/tools, once (NO_RCLONE=1 skips it).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 here=python/tests/s3
@@ -33,7 +34,7 @@ if [[ -z ${NO_RCLONE:-} ]]; then
     (cd "$here/rclone" && go build -trimpath -ldflags='-s -w' -o "$rclone" .)
   fi
 else
-  echo "NO_RCLONE=1: rclone is left out"
+  echo "NO_RCLONE=1: rclone is skipped"
 fi
 
 exec "$venv/bin/python" -B -m pytest -p no:cacheprovider "$here" "${server[@]}" --rclone "$rclone" "$@"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up vLLM as the demo does, then runs these tests with the arguments given.
+# Sets up vLLM as the demo does, then runs these tests with the given arguments.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../../../demo/setup.sh"

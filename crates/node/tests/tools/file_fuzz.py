@@ -3,9 +3,10 @@
 
     file_fuzz.py FOLDER [--seed N] [--ops N] [--clone PROGRAM]
 
-What fsx does not do: copy_file_range, holes and zeros by fallocate, writable mappings beside
-write(2), O_APPEND, several descriptors of one file, rename over an open file, unlink of an open
-file; clones, by `PROGRAM clone`. Prints the last operations and ends with 1 at the first difference.
+It covers operations that fsx does not: copy_file_range, holes and zeros by fallocate, writable
+mappings together with write(2), O_APPEND, several descriptors of one file, rename over an open
+file, unlink of an open file, and clones by `PROGRAM clone`. At the first difference it prints the
+last operations and ends with status 1.
 """
 
 import argparse
@@ -23,7 +24,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
-    """fallocate(2), which Python has only without modes."""
+    """fallocate(2); Python has it only without modes."""
     args = (ctypes.c_int(fd), ctypes.c_int(mode), ctypes.c_int64(offset), ctypes.c_int64(length))
     if LIBC.fallocate(*args) != 0:
         errno = ctypes.get_errno()
@@ -31,17 +32,17 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 class File:
-    """A file, what it should hold, and the descriptors of it."""
+    """A file, its expected bytes, and its descriptors."""
 
     def __init__(self, path: str, model: bytearray | None = None) -> None:
-        """A new file, empty; or one that is there, and what it should hold."""
+        """A new, empty file; or an existing one and its expected bytes."""
         self.path = path
         self.model = bytearray() if model is None else model
         made = os.O_CREAT | os.O_TRUNC if model is None else 0
         self.fds = [os.open(path, os.O_RDWR | made, 0o644)]
 
     def reopen(self) -> None:
-        """One descriptor more, or all but one less."""
+        """Opens one more descriptor, or closes all but one."""
         if len(self.fds) < 4 and self.path:
             self.fds.append(os.open(self.path, os.O_RDWR))
         else:
@@ -59,7 +60,7 @@ class Fuzzer:
     """Does operations and compares."""
 
     def __init__(self, folder: str, seed: int, program: str | None = None) -> None:
-        """Three files in the folder; clones are made by the program."""
+        """Three files in the folder; the program makes clones."""
         self.folder = folder
         self.seed = seed
         self.program = program
@@ -141,7 +142,7 @@ class Fuzzer:
             )
 
     def truncate(self, file: File, fd: int) -> str:
-        """ftruncate(2), to nothing now and then."""
+        """ftruncate(2), sometimes to zero."""
         size = self.random.choice(
             [0, self.random.randrange(SIZE_MAX), self.random.randrange(len(file.model) + 1)]
         )
@@ -160,14 +161,14 @@ class Fuzzer:
         return f"punch {offset} {length}"
 
     def zero(self, file: File, fd: int) -> str:
-        """Zeros, behind the end too."""
+        """Zeros, also after the end."""
         offset, length = self.span(file, 300_000)
         fallocate(fd, ZERO_RANGE, offset, length)
         self.put(file, offset, bytes(length))
         return f"zero {offset} {length}"
 
     def extend(self, file: File, fd: int) -> str:
-        """Space, and a longer file."""
+        """Allocates space and extends the file."""
         offset, length = self.span(file)
         os.posix_fallocate(fd, offset, length)
         file.model.extend(bytes(max(0, offset + length - len(file.model))))
@@ -185,7 +186,7 @@ class Fuzzer:
         return f"copy {source.path} {start} to {offset}: {done} of {length}"
 
     def map(self, file: File, fd: int) -> str:
-        """A mapping: compared, changed, and seen by read(2)."""
+        """A mapping: compares it, changes it, and reads the change by read(2)."""
         if not file.model:
             return "nothing"
         with mmap.mmap(fd, len(file.model)) as memory:
@@ -202,7 +203,7 @@ class Fuzzer:
         return f"map {offset} {length}"
 
     def sync(self, file: File, fd: int) -> str:
-        """fsync(2), and the length that others are told."""
+        """fsync(2), and the length that other clients see."""
         os.fsync(fd)
         size = os.fstat(fd).st_size
         assert size == len(file.model), f"{file.path} has {size} bytes, {len(file.model)} wanted"
@@ -214,7 +215,7 @@ class Fuzzer:
         return f"reopen: {len(file.fds)} descriptors"
 
     def replace(self, file: File, fd: int) -> str:
-        """Another file takes this one's name, which stays open."""
+        """Another file takes the name of this one, which stays open."""
         if not file.path:
             return "nothing"
         fresh = File(file.path + ".new")
@@ -226,7 +227,7 @@ class Fuzzer:
         return f"replace {fresh.path}"
 
     def unlink(self, file: File, fd: int) -> str:
-        """The file is used without a name, then made anew."""
+        """Uses the file without a name, then creates it again."""
         if not file.path:
             return "nothing"
         path, file.path = file.path, ""
@@ -266,7 +267,7 @@ class Fuzzer:
         return "check"
 
     def run(self, count: int) -> None:
-        """Does so many operations."""
+        """Runs the given number of operations."""
         actions, weights = zip(*self.actions)
         for self.count in range(1, count + 1):
             file = self.random.choice(self.files)

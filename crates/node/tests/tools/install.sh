@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests of the mount run: pjdfstest and fsx from crates.io, pinned, into target/tools (or the
-# folder given), and prints that folder. Quick when they are there already.
+# Installs the tools of the mount's tests: pjdfstest and fsx from crates.io, pinned, into
+# target/tools (or the given folder), and prints that folder. Quick if they are installed already.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-${CARGO_TARGET_DIR:-$here/../../../../target}/tools}
@@ -13,7 +13,8 @@ for tool in pjdfstest@0.2.2 fsx@0.3.2; do
     continue
   fi
   echo "building $name $version: about a minute, once" >&2
-  # Its own target folder: flags and lock files of this workspace are not its. Without optimisation: they wait for the mount.
+  # A separate target folder: flags and lock files of this workspace do not apply. Without
+  # optimization: the tools mostly wait for the mount.
   CARGO_TARGET_DIR="$out/build" cargo install --quiet --locked --debug --root "$out" --version "$version" "$name" >&2
   echo "$version" >"$out/$name.version"
 done

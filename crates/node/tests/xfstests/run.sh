@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Runs xfstests on mounts of Millpond, in each mode, and prints what passed, failed and did not run (docs/xfstests.md).
+# Runs xfstests on mounts of Millpond, in each mode, and prints the tests that passed, failed and
+# did not run (docs/xfstests.md).
 #   bash crates/node/tests/xfstests/run.sh XFSTESTS PROGRAM
-# XFSTESTS is a copy of the suite that was built (`make` in it), PROGRAM the program `millpond`. Fails when a test fails that
-# known.txt does not name. In the environment:
+# XFSTESTS is a built copy of the suite (`make` in it), PROGRAM the program `millpond`. The script
+# fails if a test fails that is not in known.txt. In the environment:
 #   MODES="close-to-open strict"   modes of the mounts
 #   OPTIONS=acl,idmap              more options of the mounts
-#   TESTS="generic/001 …"          these and not the group generic/quick
-#   OUT=FOLDER                     logs and results, target/xfstests if not given
-#   LIMIT_S=900                    seconds after which one test is ended, and has failed
+#   TESTS="generic/001 …"          these tests instead of the group generic/quick
+#   OUT=FOLDER                     logs and results; default target/xfstests
+#   LIMIT_S=900                    time limit of one test in seconds; a longer test fails
 #   SIZE=8GiB                      data file of each of the two servers, in TMPDIR
-# Everything runs in namespaces of its own (mounts, network, processes): they take every mount, server and test along when this
-# script ends, in whatever way. The machine's users, its /sbin and its mounts stay as they are.
+# Everything runs in new namespaces (mounts, network, processes). They end with this script, with
+# every mount, server and test in them. The machine's users, its /sbin and its mounts do not change.
 set -euo pipefail
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
 
@@ -19,7 +20,7 @@ fail() {
   exit 1
 }
 
-# What the tests and this script cannot do without.
+# Checks the requirements of the tests and this script.
 check_machine() {
   [ "$(id -u)" = 0 ] || fail "the suite needs root"
   [ -e /dev/fuse ] || fail "/dev/fuse is missing: modprobe fuse"
@@ -27,9 +28,9 @@ check_machine() {
   for command in unshare ip xfs_io attr getfacl bc perl; do
     command -v "$command" >/dev/null || fail "'$command' is missing: docs/xfstests.md has the packages"
   done
-  [ -x "$xfstests/check" ] || fail "$xfstests is no copy of xfstests: there is no 'check' in it"
+  [ -x "$xfstests/check" ] || fail "$xfstests is not a copy of xfstests: it has no 'check'"
   [ -x "$xfstests/src/lstat64" ] || fail "$xfstests is not built: run make in it"
-  [ -x "$program" ] || fail "$program is no program"
+  [ -x "$program" ] || fail "$program is not a program"
 }
 
 outside() {
@@ -79,8 +80,9 @@ furnish() {
   mount --rbind "$work" /mnt
   mount --bind /mnt/tmp /tmp
 
-  # mount(8) looks for the helper of a type in /sbin. Mode and options are in it: some tests mount with options of their own. A mount gives
-  # a cluster five seconds to answer, and a busy machine may take longer.
+  # mount(8) searches /sbin for the helper of a type. The helper adds mode and options, because some
+  # tests mount with options of their own. A mount waits five seconds for the cluster, and a busy
+  # machine may take longer.
   cat >/mnt/sbin/mount.fuse.millpond <<'HELPER'
 #!/bin/bash
 millpond() { (exec -a mount.millpond /mnt/millpond "$@"); }
@@ -92,7 +94,7 @@ done
 [ -z "$message" ] || echo "$message" >&2
 exit $code
 HELPER
-  # To the suite the type of such a file system is plain `fuse`.
+  # The suite expects the type `fuse` for FUSE file systems.
   cat >/mnt/bin/df <<'DF'
 #!/bin/bash
 set -o pipefail
@@ -101,7 +103,7 @@ DF
   chmod 755 /mnt/sbin/* /mnt/bin/*
   mount -t overlay overlay -o lowerdir=/mnt/sbin:/usr/sbin /usr/sbin
 
-  # The users that tests act as, in this namespace only.
+  # The users of the tests, in this namespace only.
   cp /etc/passwd /etc/group /mnt/
   local id=60101 name
   for name in fsgqa 123456-fsgqa fsgqa2; do
@@ -113,7 +115,7 @@ DF
   mount --bind /mnt/group /etc/group
 }
 
-# serve NAME PORT: a server, once it answers.
+# serve NAME PORT: starts a server and waits until it answers.
 serve() {
   local log=/mnt/results/server-$1.log pid
   /mnt/millpond server --data "/mnt/data-$1:${SIZE:-8GiB}" --memory 512MiB --listen "127.0.0.1:$2" --http "" --s3 "" >"$log" 2>&1 &
@@ -124,14 +126,14 @@ serve() {
   done
 }
 
-# tree PID: the process and all below it.
+# tree PID: the process and all its descendants.
 tree() {
   local child
   echo "$1"
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do tree "$child"; done
 }
 
-# Ends tests that run for longer than the limit. A test is a bash that runs `./tests/generic/NNN`.
+# Ends tests that run longer than the limit. A test is a bash that runs `./tests/generic/NNN`.
 watch_time() {
   local limit=${LIMIT_S:-900} test= since=0 pid found name
   while sleep 5; do
@@ -141,7 +143,7 @@ watch_time() {
     elif [ -n "$test" ] && [ $((SECONDS - since)) -gt "$limit" ]; then
       name=$(tr '\0' ' ' <"/proc/$test/cmdline" | sed 's,.*tests/,,; s, .*,,') || continue
       echo "$name" >>/mnt/results/"$(cat /mnt/mode)"/over-time
-      # The test itself last and gently: its trap unmounts what it mounted.
+      # The test itself last and gently: its trap unmounts its mounts.
       for pid in $(tree "$test" | tail -n +2); do kill -KILL "$pid" 2>/dev/null || true; done
       kill -TERM "$test" 2>/dev/null || true
       sleep 5
@@ -156,7 +158,7 @@ known() {
     reason = $0; sub(/^[^ ]+ +[^ ]+ +[^ ]+ +/, "", reason); print $1, reason }' /mnt/known.txt
 }
 
-# tests WORD: the tests of the last line of check.log that begins so, sorted.
+# tests WORD: the tests in the last line of check.log that begins with WORD, sorted.
 tests() {
   sed -n "s/^$1: //p" "$results/check.log" | tail -1 | tr ' ' '\n' | grep . | sort || true
 }
@@ -175,7 +177,7 @@ list_results() {
   comm -12 "$results/passed" "$results/expected" >"$results/passes-now"
 }
 
-# What one run came to, in plain words; fails when a test failed that is not known to.
+# Prints the result of one run; fails if a test failed that is not known to fail.
 summarize() {
   local mode=$1 test count reason
   list_results "$mode"
@@ -196,7 +198,7 @@ summarize() {
     echo "  FAILED $test$(grep -qx "$test" "$results/over-time" 2>/dev/null && echo ', which took too long'): $out/$mode/$test.out.bad, .full"
   done <"$results/unexpected"
   if grep -q '^Interrupted' "$results/check.log" || ! grep -q '^Ran: ' "$results/check.log"; then
-    echo "  the suite did not get to its end: $out/$mode.log"
+    echo "  the suite did not reach its end: $out/$mode.log"
     return 1
   fi
   [ ! -s "$results/unexpected" ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the etcd that the store's tests start, into the folder given (target/etcd by default), and prints
-# its path. Quick when it is there already. Needs Go; the version is pinned in go.mod, the sums in go.sum.
+# Builds the etcd of the store's tests into the given folder (default target/etcd), and prints its
+# path. Quick if it is built already. Needs Go; the version is pinned in go.mod, the checksums in
+# go.sum.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-${CARGO_TARGET_DIR:-$here/../../../../target}/etcd}
@@ -14,7 +15,7 @@ if [ -x "$out/etcd" ] && [ "$(cat "$out/sum" 2>/dev/null)" = "$sum" ]; then
 fi
 if ! command -v go >/dev/null; then
   echo "etcd's tests need Go to build etcd (https://go.dev), or MILLPOND_ETCD=path to an etcd 3.5;" \
-       "NO_ETCD=1 leaves them out" >&2
+       "NO_ETCD=1 skips them" >&2
   exit 1
 fi
 echo "building etcd $(sed -n 's/^require go.etcd.io.* //p' "$here/go.mod"): about a minute, once" >&2

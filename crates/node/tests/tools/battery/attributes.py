@@ -1,4 +1,4 @@
-"""Attributes: modes, owners, times, extended attributes, and what they allow."""
+"""Attributes: modes, owners, times, extended attributes, and the access that they allow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def owners(b: Battery) -> None:
     b("fstat", "@file")
 
 
-# Stands for the path of the file that is changed.
+# Placeholder for the path of the changed file.
 PATH = ...
 SET_ID_WAYS: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("write", [("open", "O_WRONLY"), ("write", "@file", b"x")]),
@@ -72,7 +72,7 @@ SET_ID_WAYS: list[tuple[str, list[tuple[Any, ...]]]] = [
 
 
 def set_ids(b: Battery) -> None:
-    """What takes set-id bits away, of whom."""
+    """Calls that clear set-id bits, per user."""
     b.section("setids")
     for who in ["", "nobody", "member"]:
         for way, steps in SET_ID_WAYS:
@@ -99,7 +99,7 @@ def set_ids(b: Battery) -> None:
 
 
 def one_way(b: Battery, who: str, path: str, steps: list[tuple[Any, ...]]) -> None:
-    """The steps of one way, by root or another process."""
+    """The steps of one case, by root or another process."""
     for name, *args in steps:
         given = [path if it is PATH else it for it in args]
         if name == "open":
@@ -428,7 +428,7 @@ def lists_of_rights(b: Battery) -> None:
 
 
 def rights(b: Battery) -> None:
-    """What other users may do."""
+    """Access of other users."""
     b.section("rights")
     make(b, "file", b"content")
     b.quiet("mkdir", "dir")

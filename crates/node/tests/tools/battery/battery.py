@@ -3,16 +3,16 @@
 
     battery.py FOLDER [SECTION...]
 
-A line is `NNN name(arguments) -> answer`. Nothing in it depends on the folder, the run or the
-moment. So two runs on one kind of file system print the same, and a diff between two kinds shows
-where their answers differ. The battery needs root. It makes a folder for each section.
+A line is `NNN name(arguments) -> answer`. It does not depend on the folder, the run or the time.
+So two runs on one kind of file system print the same lines, and a diff between two kinds shows
+different answers. The battery needs root. It makes a folder for each section.
 """
 
 from __future__ import annotations
 
 import sys
 
-# The folder of a source tree stays as it is.
+# No bytecode is written to the source tree.
 sys.dont_write_bytecode = True
 
 import attributes  # noqa: E402
@@ -23,7 +23,7 @@ from record import Battery  # noqa: E402
 
 
 def main() -> None:
-    """Runs all sections, or those that are named."""
+    """Runs all sections, or the given ones."""
     battery = Battery(sys.argv[1], sys.stdout)
     for section in [*names.SECTIONS, *content.SECTIONS, *attributes.SECTIONS, *others.SECTIONS]:
         if not sys.argv[2:] or section.__name__ in sys.argv[2:]:

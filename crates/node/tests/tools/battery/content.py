@@ -180,7 +180,7 @@ def flagged(b: Battery) -> None:
 
 
 def sparse(b: Battery) -> None:
-    """Holes: where they are told, what they hold, and the room they take."""
+    """Holes: their reported places, their bytes, and the space that they take."""
     b.section("sparse")
     cases: list[tuple[str, list[tuple[int, int]], int]] = [
         ("full", [(0, MIB)], MIB),
@@ -197,7 +197,7 @@ def sparse(b: Battery) -> None:
         b("open", name, RW_NEW, 0o644, to="file")
         for offset, count in pieces:
             b("pwrite", "@file", b"b" * count, offset)
-        # Linux' FUSE writes dirty pages back one by one when a file becomes longer.
+        # Linux' FUSE writes dirty pages back one by one when a file grows.
         b("fsync", "@file")
         b("ftruncate", "@file", size)
         b("close", "@file")

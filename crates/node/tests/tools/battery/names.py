@@ -1,4 +1,4 @@
-"""Names: opened, made, linked, renamed, removed and listed."""
+"""Names: opening, creating, linking, renaming, removing and listing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def opening(b: Battery) -> None:
 
 
 def opened(b: Battery) -> None:
-    """What open files may be used for."""
+    """Uses that open files allow."""
     b.section("opened")
     make(b, "file", b"content")
     b.quiet("mkdir", "dir")
@@ -98,7 +98,7 @@ def opened(b: Battery) -> None:
 
 
 def by_path_only(b: Battery) -> None:
-    """O_PATH, openat2, and descriptors opened once more."""
+    """O_PATH, openat2, and reopened descriptors."""
     b.section("paths")
     make(b, "file", b"content")
     b.quiet("mkdir", "dir")
@@ -138,7 +138,7 @@ def by_path_only(b: Battery) -> None:
 
 
 def nameless(b: Battery) -> None:
-    """O_TMPFILE, and files whose last name is gone."""
+    """O_TMPFILE, and files without a name."""
     b.section("nameless")
     b.quiet("mkdir", "dir")
     b("open", "dir", "O_TMPFILE|O_RDWR", 0o640, to="free")
@@ -187,7 +187,7 @@ def nameless(b: Battery) -> None:
 
 
 def removed_folders(b: Battery) -> None:
-    """Folders that are gone and still used."""
+    """Removed folders that are still in use."""
     b.section("removed")
     b.quiet("mkdir", "dir")
     b("open", "dir", "O_RDONLY", to="dir")
@@ -209,7 +209,7 @@ def removed_folders(b: Battery) -> None:
 
 
 def modes(b: Battery) -> None:
-    """Modes of what is made, under masks."""
+    """Modes of new files and folders, under umasks."""
     b.section("modes")
     for mask in [0, 0o022, 0o077, 0o777]:
         b("umask", mask)
@@ -299,7 +299,7 @@ def nodes(b: Battery) -> None:
 
 
 def folders(b: Battery) -> None:
-    """Folders made and removed."""
+    """Creation and removal of folders."""
     b.section("folders")
     make(b, "file")
     b.quiet("symlink", "target", "link")
@@ -417,7 +417,7 @@ def links(b: Battery) -> None:
 
 
 def kind_of(b: Battery, path: str, kind: str) -> None:
-    """Something of a kind to be renamed, or in the way."""
+    """A file or folder of a kind, as the source or the target of a rename."""
     if kind == "file":
         make(b, path, path.encode())
     elif kind in ("empty", "full"):
@@ -431,7 +431,7 @@ def kind_of(b: Battery, path: str, kind: str) -> None:
 
 
 def renames(b: Battery) -> None:
-    """Each kind over each kind with all flags."""
+    """Renames of each kind over each kind with all flags."""
     b.section("renames")
     for flags in ["", "RENAME_NOREPLACE", "RENAME_EXCHANGE", "RENAME_WHITEOUT"]:
         for old in ["file", "empty", "full", "link", "fifo", "absent"]:
@@ -457,7 +457,7 @@ def renames(b: Battery) -> None:
 
 
 def renames_of_places(b: Battery) -> None:
-    """Renames into itself, of one inode, across folders, with slashes."""
+    """Renames of a folder into itself, of one inode, across folders, with slashes."""
     b.section("moves")
     for path in ["a", "a/b", "a/b/c", "d", "e"]:
         b.quiet("mkdir", path)
@@ -554,7 +554,7 @@ def long_names(b: Battery) -> None:
 
 
 def read_names(fd_path: str, steps: list[tuple[str, int]]) -> str:
-    """Reads names by the C library; `tell` and `seek` keep a place, `rewind` begins anew."""
+    """Reads names by the C library; `tell` and `seek` keep a place, `rewind` starts again."""
     LIBC.opendir.restype = LIBC.readdir.restype = ctypes.c_void_p
     LIBC.telldir.restype = ctypes.c_long
     stream = ctypes.c_void_p(LIBC.opendir(os.fsencode(fd_path)))
@@ -576,7 +576,7 @@ def read_names(fd_path: str, steps: list[tuple[str, int]]) -> str:
             while len(found) < count and (entry := LIBC.readdir(stream)):
                 length = struct.unpack("H", ctypes.string_at(entry + 16, 2))[0]
                 raw = ctypes.string_at(entry + 19, length - 19).split(b"\0")[0]
-                # Where these two come is nobody's concern.
+                # The place of these two does not matter.
                 if raw not in (b".", b".."):
                     found.append(raw.decode())
             after.append(found)
@@ -589,7 +589,7 @@ LISTS: list[list[str]] = []
 
 
 def listings(b: Battery) -> None:
-    """Folders that change while they are read, and places in them."""
+    """Folders that change during a read, and places in them."""
     b.section("listings")
     b.quiet("mkdir", "many")
     b.quiet("chdir", "many")

@@ -86,7 +86,7 @@ def range_locks(b: Battery) -> None:
 
 
 def open_file_locks(b: Battery) -> None:
-    """fcntl locks of open files, beside the others."""
+    """fcntl locks of open files, together with those of processes."""
     b.section("ofd")
     make(b, "file", b"0123456789")
     for fd in ["one", "two"]:
@@ -116,7 +116,7 @@ def open_file_locks(b: Battery) -> None:
 
 
 def syncs(b: Battery) -> None:
-    """What is made durable."""
+    """Calls that make data durable."""
     b.section("syncs")
     make(b, "file", b"content")
     b.quiet("mkfifo", "fifo", 0o644)
@@ -167,7 +167,7 @@ def controls(b: Battery) -> None:
 
 
 def programs(b: Battery) -> None:
-    """Programs that run, and files that are one."""
+    """Running programs, and files that are executed."""
     b.section("programs")
     with open("/bin/sleep", "rb") as file:
         make(b, "sleep", file.read())

@@ -1,7 +1,7 @@
-"""The record of calls: who does what, and one line for each.
+"""The record of calls: one line for each call and its caller.
 
-A text in capitals is flags. `@name` is a descriptor that an earlier call has opened; where that
-call failed, it is -1. So every run makes the same calls, whatever the answers are.
+A text in capitals is flags. `@name` is a descriptor that an earlier call opened, or -1 if that
+call failed. So every run makes the same calls, independent of the answers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, TextIO
 from system import CALLS, number
 
 CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*(\|[A-Z][A-Z0-9_]*)*")
-# Calls whose answer is a descriptor.
+# Calls that return a descriptor.
 OPENS = ("open", "openat", "openat2", "dup", "reopen", "inotify")
-# Which of a call's arguments is shown in octal.
+# The argument of a call that is shown in octal.
 OCTAL = {
     "open": 2,
     "openat": 3,
@@ -33,9 +33,9 @@ OCTAL = {
     "umask": 0,
 }
 OCTAL |= {"mkfifo": 1, "mknod": 1, "fchmodat": 1}
-# Longer than any call may take.
+# Time limit of a call.
 HANG_SECONDS = 60
-# Of two names of one number the one that manuals use.
+# Of two names of one number, the name in the manuals.
 ERRORS = {
     **errno.errorcode,
     errno.EOPNOTSUPP: "EOPNOTSUPP",
@@ -49,7 +49,7 @@ class Hang(Exception):
 
 
 def hang(_signal: int, _frame: Any) -> None:
-    """Ends a call that hangs."""
+    """Ends a hanging call."""
     raise Hang
 
 
@@ -80,14 +80,14 @@ def written(name: str, args: tuple[Any, ...], to: str | None) -> str:
 
 
 class Actor:
-    """A process that makes calls, with the descriptors that it has opened."""
+    """A process that makes calls, with its open descriptors."""
 
     def __init__(self) -> None:
         """No descriptors yet."""
         self.fds: dict[str, int] = {}
 
     def given(self, value: Any) -> Any:
-        """An argument as the call takes it."""
+        """An argument in the form that the call takes."""
         if isinstance(value, tuple):
             return tuple(self.given(it) for it in value)
         if not isinstance(value, str):
@@ -97,7 +97,7 @@ class Actor:
         return number(value) if CAPITALS.fullmatch(value) else value
 
     def act(self, name: str, args: tuple[Any, ...], to: str | None) -> str:
-        """Makes a call; its answer as a text."""
+        """Makes a call and returns its answer as text."""
         if name == "close" and isinstance(args[0], str):
             fd = self.fds.pop(args[0][1:])
             args = (fd,)
@@ -109,7 +109,7 @@ class Actor:
             answer = ERRORS.get(error.errno or 0, str(error.errno))
             fd = -1
         except ValueError as error:
-            # Python itself looks at some arguments.
+            # Python itself checks some arguments.
             answer, fd = f"refused ({error})", -1
         except Hang:
             answer, fd = "hangs", -1
@@ -133,7 +133,7 @@ class Actor:
 
 
 class Peer:
-    """Another process that makes calls when it is told to."""
+    """Another process that makes calls on request."""
 
     def __init__(self, ids: tuple[int, int, list[int]] | None) -> None:
         """Starts it in the current folder, as another user if ids are given."""
@@ -141,7 +141,7 @@ class Peer:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                # What others have open would stay open, and locked, as long as this process lives.
+                # Inherited descriptors would stay open, and locked, for the life of this process.
                 orders, answers = (
                     os.dup2(fd, place) for fd, place in ((here[0], 998), (there[1], 999))
                 )
@@ -157,7 +157,7 @@ class Peer:
 
     @staticmethod
     def serve(orders: int, answers: int) -> None:
-        """Makes calls until the other side is gone."""
+        """Makes calls until the other side closes."""
         actor = Actor()
         while head := os.read(orders, 4):
             text = actor.act(*pickle.loads(os.read(orders, struct.unpack("<I", head)[0])))
@@ -165,7 +165,7 @@ class Peer:
         os._exit(0)
 
     def begin(self, name: str, args: tuple[Any, ...], to: str | None) -> None:
-        """Tells it to make a call."""
+        """Requests a call."""
         order = pickle.dumps((name, args, to))
         os.write(self.orders, struct.pack("<I", len(order)) + order)
 
@@ -174,7 +174,7 @@ class Peer:
         return bool(select.select([self.answers], [], [], seconds)[0])
 
     def end(self) -> str:
-        """Its answer, when it has come."""
+        """Waits for its answer and returns it."""
         return os.read(self.answers, 4096).decode().rstrip() or "died"
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class Battery:
         self.root, self.out, self.count = os.path.abspath(folder), out, 0
         self.actor, self.peers = Actor(), dict[str, Peer]()
         signal.signal(signal.SIGALRM, hang)
-        # The word of a lease that others want.
+        # The signal that another process wants the lease.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
 
     def section(self, name: str) -> None:
@@ -227,7 +227,7 @@ class Battery:
             raise RuntimeError(f"{written(name, args, to)}: {answer}")
 
     def peer(self, who: str) -> Peer:
-        """Another process: `peer` is of root, the others are users; `member` has a group more."""
+        """Another process: `peer` is root, the others are users; `member` has one more group."""
         ids = {
             "nobody": (65534, 65534, []),
             "other": (1000, 1000, []),
@@ -238,13 +238,13 @@ class Battery:
         return self.peers[who]
 
     def by(self, who: str, name: str, *args: Any, to: str | None = None) -> None:
-        """Has another process make a call, and records it."""
+        """Lets another process make a call, and records it."""
         peer = self.peer(who)
         peer.begin(name, args, to)
         self.line(f"{who}: {written(name, args, to)}", peer.end())
 
     def waits(self, who: str, name: str, *args: Any) -> Peer:
-        """Has another process begin with a call that is not answered at once."""
+        """Lets another process begin a call that is not answered at once."""
         peer = self.peer(who)
         peer.begin(name, args, None)
         self.line(
@@ -253,11 +253,11 @@ class Battery:
         return peer
 
     def answers(self, who: str) -> None:
-        """Records what the call that was begun has come to."""
+        """Records the answer of the call that was begun."""
         self.line(f"{who}: and then", self.peers[who].end())
 
     def moves(self, paths: tuple[str, ...], name: str, *args: Any) -> None:
-        """Makes a call, and records which times of some paths it has moved."""
+        """Makes a call, and records which times of some paths it changed."""
 
         def all_times() -> list[tuple[int, int] | None]:
             found: list[tuple[int, int] | None] = []

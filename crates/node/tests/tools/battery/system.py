@@ -1,8 +1,8 @@
 """System calls by name, with answers that do not depend on the folder or on the run.
 
-Each function takes the arguments of a call and returns its answer as the record shows it: nothing,
-a number, or a text. Errors are OSError. Inode numbers, times of now and sizes of folders are left
-out.
+Each function takes the arguments of a call and returns its answer in the form of the record:
+nothing, a number, or a text. Errors are OSError. Inode numbers, current times and sizes of folders
+are omitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LONGS = ("syscall", "getdents64", "telldir", "readahead")
 AT_FDCWD, AT_EMPTY_PATH, AT_EACCESS = -100, 0x1000, 0x200
 
-# Numbers that Python's `os`, `fcntl` and `select` do not have.
+# Numbers that are missing in Python's `os`, `fcntl` and `select`.
 FLAGS = {
     "O_PATH": 0o10000000,
     "O_TMPFILE": 0o20200000,
@@ -103,7 +103,7 @@ KINDS = {
 
 
 def number(flags: str) -> int:
-    """The number of names with `|` between."""
+    """The number for names that are joined by `|`."""
     total = 0
     for name in flags.split("|"):
         modules = (os, fcntl, select, stat, mmap, signal)
@@ -113,7 +113,7 @@ def number(flags: str) -> int:
 
 
 def libc(name: str, *args: Any) -> int:
-    """A function of the C library that answers -1 and sets errno."""
+    """A function of the C library that returns -1 and sets errno on failure."""
     function = getattr(LIBC, name)
     function.restype = ctypes.c_long if name in LONGS else ctypes.c_int
     given = [os.fsencode(it) if isinstance(it, str) else it for it in args]
@@ -149,7 +149,7 @@ def runs(data: bytes) -> str:
 
 
 def attributes(st: os.stat_result) -> str:
-    """What `stat` answers, without what differs between runs."""
+    """The result of `stat`, without fields that differ between runs."""
     kind = KINDS[stat.S_IFMT(st.st_mode)]
     text = f"{kind} {stat.S_IMODE(st.st_mode):04o} nlink={st.st_nlink} {st.st_uid}:{st.st_gid}"
     if kind in ("file", "link"):
@@ -160,7 +160,7 @@ def attributes(st: os.stat_result) -> str:
 
 
 def blocks(path: str) -> str:
-    """How much of a file has room: `none`, `part`, `all` or `more`, to blocks of 4 KiB."""
+    """The allocated share of a file: `none`, `part`, `all` or `more`, in blocks of 4 KiB."""
     st = os.stat(path)
     room = st.st_blocks * 512
     if room < st.st_size or room == 0:
@@ -187,7 +187,7 @@ def is_now(path: str, which: str) -> str:
 
 
 def utimensat(path: str | int, atime: Any, mtime: Any, flags: int = 0) -> int:
-    """Times are pairs of seconds and nanoseconds; of these UTIME_NOW and UTIME_OMIT are two."""
+    """Times are pairs of seconds and nanoseconds, among them UTIME_NOW and UTIME_OMIT."""
     pairs = None if atime is None else struct.pack("4q", *atime, *mtime)
     if isinstance(path, int):
         return libc("futimens", path, pairs)
@@ -195,12 +195,12 @@ def utimensat(path: str | int, atime: Any, mtime: Any, flags: int = 0) -> int:
 
 
 def statx(path: str, flags: int, mask: int) -> str:
-    """Which fields came, and whether the time of birth is one."""
+    """The returned fields, and whether the time of birth is one of them."""
     buffer = ctypes.create_string_buffer(256)
     libc("statx", AT_FDCWD, path, flags, mask, buffer)
     found = struct.unpack_from("<I", buffer.raw)[0]
     births, changes = (struct.unpack_from("<qI", buffer.raw, at) for at in (80, 96))
-    # More than what was asked for may come.
+    # The kernel may return more fields than requested.
     found &= mask & 0xFFF
     text = f"mask={found:#x}"
     if found & 0x800:
@@ -218,12 +218,12 @@ def birth(path: str) -> tuple[int, int]:
 
 
 def birth_kept(path: str, other: str) -> str:
-    """Whether the birth is that which was noted for `other`."""
+    """Whether the time of birth equals the one recorded for `other`."""
     return "same" if BIRTHS.get(other) == birth(path) else "other"
 
 
 def birth_noted(path: str) -> str:
-    """Notes the birth."""
+    """Records the time of birth."""
     BIRTHS[path] = birth(path)
     return "some" if BIRTHS[path] > (0, 0) else "none"
 
@@ -232,7 +232,7 @@ BIRTHS: dict[str, tuple[int, int]] = {}
 
 
 def contents(path: str) -> str:
-    """All bytes of a file, by a descriptor of its own."""
+    """All bytes of a file, read by a separate descriptor."""
     if os.stat(path).st_size > 1 << 26:
         return "too long to look at"
     with open(path, "rb", buffering=0) as file:
@@ -264,7 +264,7 @@ def seek(fd: int, offset: int, whence: int) -> int:
 
 
 def extents(path: str) -> str:
-    """Where a file has bytes, by SEEK_DATA and SEEK_HOLE, in KiB."""
+    """The ranges of a file with bytes, by SEEK_DATA and SEEK_HOLE, in KiB."""
     fd, at = os.open(path, os.O_RDONLY), 0
     found: list[str] = []
     try:
@@ -283,7 +283,7 @@ def extents(path: str) -> str:
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> int:
-    """Python has it without a mode only."""
+    """fallocate; Python has it only without a mode."""
     return libc("fallocate", fd, mode, offset, length)
 
 
@@ -308,7 +308,7 @@ def reopen(fd: int, flags: int) -> int:
 
 
 def openat2(path: str, flags: int, mode: int, resolve: int) -> int:
-    """Opens with limits of how a path is followed. A rename anywhere on the host can disturb it."""
+    """Opens with limits on path resolution. A rename anywhere on the host can disturb it."""
     how = struct.pack("3Q", flags | os.O_CLOEXEC, mode, resolve)
     for _ in range(1000):
         try:
@@ -319,7 +319,7 @@ def openat2(path: str, flags: int, mode: int, resolve: int) -> int:
 
 
 def faccessat(path: str, mode: int, flags: int) -> int:
-    """Whether a path may be used so; with AT_EACCESS by the effective user."""
+    """Whether a path allows an access; with AT_EACCESS for the effective user."""
     return libc("faccessat", AT_FDCWD, path, mode, flags)
 
 
@@ -353,7 +353,7 @@ def writev(fd: int, *parts: bytes) -> int:
 
 
 def direct(fd: int, kind: str, offset: int, length: int, shift: int = 0) -> str:
-    """Reads or writes with a buffer at a page, or `shift` bytes behind."""
+    """Reads or writes with a buffer at a page, or `shift` bytes after it."""
     with mmap.mmap(-1, length + 8192) as memory:
         view = memoryview(memory)[shift : shift + length]
         try:
@@ -367,7 +367,7 @@ def direct(fd: int, kind: str, offset: int, length: int, shift: int = 0) -> str:
 
 
 def copy_range(source: int, start: int | None, target: int, end: int | None, length: int) -> int:
-    """copy_file_range; places of None are those of the descriptors."""
+    """copy_file_range; offsets of None are the positions of the descriptors."""
     return os.copy_file_range(source, target, length, start, end)
 
 
@@ -377,7 +377,7 @@ def sendfile(target: int, source: int, offset: int | None, length: int) -> int:
 
 
 def splice_in(data: bytes, fd: int, offset: int) -> int:
-    """Writes bytes by way of a pipe."""
+    """Writes bytes through a pipe."""
     source, sink = os.pipe()
     try:
         os.write(sink, data)
@@ -389,7 +389,7 @@ def splice_in(data: bytes, fd: int, offset: int) -> int:
 
 
 def splice_out(fd: int, offset: int, length: int) -> str:
-    """Reads bytes by way of a pipe."""
+    """Reads bytes through a pipe."""
     source, sink = os.pipe()
     try:
         place = ctypes.c_int64(offset)
@@ -401,7 +401,7 @@ def splice_out(fd: int, offset: int, length: int) -> str:
 
 
 def map_write(fd: int, length: int, offset: int, data: bytes, flags: int) -> str:
-    """Writes through a mapping and has it synced."""
+    """Writes through a mapping and syncs it."""
     with mmap.mmap(fd, length, flags, mmap.PROT_READ | mmap.PROT_WRITE) as memory:
         memory[offset : offset + len(data)] = data
         memory.flush()
@@ -415,12 +415,12 @@ def map_read(fd: int, length: int) -> str:
 
 
 def map_behind(fd: int, length: int, offset: int) -> str:
-    """Touches a mapped byte in a process of its own, which a signal may end."""
+    """Accesses a mapped byte in a separate process, which a signal may end."""
     child = os.fork()
     if child == 0:
         try:
-            LIBC.prctl(4, 0)  # PR_SET_DUMPABLE: no core is wanted.
-            # Python's own refuses what lies behind the end.
+            LIBC.prctl(4, 0)  # PR_SET_DUMPABLE: without a core dump.
+            # Python's own mmap rejects bytes after the end.
             LIBC.mmap.restype = ctypes.c_void_p
             place = LIBC.mmap(None, ctypes.c_size_t(length), 1, 1, fd, ctypes.c_long(0))
             os._exit(ctypes.string_at(place + offset, 1)[0])
@@ -433,7 +433,7 @@ def map_behind(fd: int, length: int, offset: int) -> str:
 
 
 def limited(size: int, name: str, *args: Any) -> Any:
-    """A call under a limit of the length of files, with its signal ignored."""
+    """A call under a limit of the file length, with the limit's signal ignored."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -446,7 +446,7 @@ def limited(size: int, name: str, *args: Any) -> Any:
 
 
 def run_program(*args: str) -> str:
-    """Runs a program, and says how it ended."""
+    """Runs a program, and returns its exit status."""
     return f"exit {subprocess.run(args, stdout=subprocess.DEVNULL, check=False).returncode}"
 
 
@@ -468,7 +468,7 @@ def aio(operation: int, fd: int, offset: int, given: bytes | int) -> str:
     libc("syscall", setup, 4, ctypes.byref(context))
     try:
         length = given if isinstance(given, int) else len(given)
-        # At the begin of a page, as O_DIRECT wants it.
+        # At the start of a page, as O_DIRECT requires.
         memory = mmap.mmap(-1, length or 1)
         if isinstance(given, bytes):
             memory.write(given)
@@ -523,7 +523,7 @@ def handle(path: str) -> str:
 
 
 def take_handle(path: str) -> Any:
-    """A handle of a path, as the kernel gives it."""
+    """The kernel's handle of a path."""
     memory = ctypes.create_string_buffer(struct.pack("<Ii", 128, 0) + bytes(128))
     mount_id = ctypes.c_int(0)
     libc("name_to_handle_at", AT_FDCWD, path, memory, ctypes.byref(mount_id), 0)
@@ -531,7 +531,7 @@ def take_handle(path: str) -> Any:
 
 
 def handle_of_removed(path: str) -> str:
-    """Opens a file that is gone by its handle."""
+    """Opens a removed file by its handle."""
     found = take_handle(path)
     os.unlink(path)
     folder = os.open(".", os.O_RDONLY)
@@ -543,7 +543,7 @@ def handle_of_removed(path: str) -> str:
 
 
 def limits(path: str) -> str:
-    """What statfs says of names, and whether its numbers can be."""
+    """The name limit of statfs, and whether its numbers are plausible."""
     it = os.statvfs(path)
     is_sane = it.f_bavail <= it.f_bfree <= it.f_blocks and 0 < it.f_ffree <= it.f_files
     powers = it.f_bsize & (it.f_bsize - 1) == 0 and it.f_frsize & (it.f_frsize - 1) == 0
@@ -552,7 +552,7 @@ def limits(path: str) -> str:
 
 
 def lock(fd: int, command: int, kind: int, start: int, length: int, whence: int = 0) -> str:
-    """A lock of fcntl; F_GETLK shows what is in the way."""
+    """A lock of fcntl; F_GETLK shows the conflicting lock."""
     given = struct.pack("hhqqi4x", kind, whence, start, length, 0)
     answer = fcntl.fcntl(fd, command, given)
     if command not in (fcntl.F_GETLK, fcntl.F_OFD_GETLK):
@@ -581,7 +581,7 @@ def interrupted(seconds: float, name: str, *args: Any) -> Any:
 
 
 def events(fd: int) -> str:
-    """What inotify has to tell, each kind of event of a name once."""
+    """The events of inotify, each kind of event of a name once."""
     try:
         data = os.read(fd, 65536)
     except BlockingIOError:
@@ -600,13 +600,13 @@ def events(fd: int) -> str:
 
 
 def watch(fd: int, path: str) -> str:
-    """Watches a path for all but reads."""
+    """Watches a path for all events except reads."""
     libc("inotify_add_watch", fd, path, 0xFFE & ~0x30)
     return "done"
 
 
 def user(uid: int, gid: int, groups: list[int]) -> None:
-    """The process becomes another user for good, whose `/proc` stays its own."""
+    """The process becomes another user permanently and keeps access to its `/proc`."""
     os.setgroups(groups)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -662,7 +662,7 @@ def getacl(path: str, kind: str) -> str:
 
 
 def umask(mask: int) -> str:
-    """Sets the umask; what it was is shown."""
+    """Sets the umask and shows the previous one."""
     return f"{os.umask(mask):04o}"
 
 
@@ -693,7 +693,7 @@ def connect(path: str) -> None:
 
 
 def cwd_is(name: str) -> str:
-    """Whether the current folder is called so."""
+    """Whether the current folder has this name."""
     return "yes" if os.path.basename(os.getcwd()) == name else "no"
 
 
@@ -705,7 +705,7 @@ def make_files(count: int) -> int:
 
 
 def walk_down(name: str, depth: int) -> str:
-    """Makes folders in folders, and goes to each; how deep it came."""
+    """Makes nested folders and enters each; returns the depth."""
     for _ in range(depth):
         os.mkdir(name)
         os.chdir(name)
@@ -759,7 +759,7 @@ for _call in (
 
 
 def attributes_at(folder: int, path: str, flags: int) -> str:
-    """What `fstatat` answers; an empty path is the descriptor itself."""
+    """The result of `fstatat`; an empty path is the descriptor itself."""
     if path:
         return attributes(os.stat(path, dir_fd=folder, follow_symlinks=not flags & 0x100))
     return attributes(os.fstat(folder))
