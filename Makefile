@@ -10,9 +10,9 @@ KILLS ?= 200
 MINUTES ?= 5
 OBJECTS ?= 1000000
 SEEDS ?= 1000
-# Tests wait for leases and restarts more than they work: one more at a time than there are cores.
+# Tests mostly wait for leases and restarts: run one more at a time than there are cores.
 export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 1)))
-# What `make test` takes of a disk at most, with vLLM and the data of tests.
+# Most disk space of `make test` in GB, with vLLM and the data of tests.
 TEST_GB ?= 30
 FROM ?= 0
 BENCH_DIR ?= .bench
@@ -23,17 +23,17 @@ S3 ?= seaweedfs
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for short texts, KEEP=1 leaves the store
+demo: ## serve documents with a real vLLM, with and without Millpond; QUICK=1 for short texts, KEEP=1 keeps the store
 	@bash demo/run.sh
 
-test: room check test-rust test-python test-s3 first-hour test-vllm ## set up all that is needed and run every test; NO_VLLM=1 leaves the engine out
-	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were left out)}"
+test: room check test-rust test-python test-s3 first-hour test-vllm ## set up all dependencies and run every test; NO_VLLM=1 skips vLLM and the demo
+	@echo "make test: every suite passed$${NO_VLLM:+ (NO_VLLM=1: the vLLM suite and the demo were skipped)}"
 
 room:
 	@df --output=avail,target -BG . "$${TMPDIR:-/tmp}" | awk 'NR > 1 && !seen[$$2]++ && $$1 + 0 < $(TEST_GB) { \
-	  printf "make test: warning: %d GB are free below %s, and a first run takes up to $(TEST_GB): tests may fail. Free some, or set TMPDIR and CARGO_TARGET_DIR\n", $$1, $$2 }'
+	  printf "make test: warning: %d GB are free at %s, and a first run takes up to $(TEST_GB) GB: tests may fail. Free some space, or set TMPDIR and CARGO_TARGET_DIR\n", $$1, $$2 }'
 
-tools: ## protoc, which the build of the etcd client needs; installed with apt when it may
+tools: ## protoc, for the build of the etcd client; installed with apt if permitted
 	@bash crates/store/protoc.sh
 
 check: tools ## formatting, lints, dependency direction
@@ -43,12 +43,12 @@ check: tools ## formatting, lints, dependency direction
 
 test-rust: tools ## unit, property, crash and multi-process tests of the Rust crates
 ifdef NO_ETCD
-	@echo "NO_ETCD=1: the tests of the store on etcd are left out"
+	@echo "NO_ETCD=1: the tests of the store on etcd are skipped"
 else
 	bash crates/store/tests/etcd/build.sh
 endif
 ifdef NO_FUSE
-	@echo "NO_FUSE=1: the tests on real mounts are left out"
+	@echo "NO_FUSE=1: the tests on real mounts are skipped"
 	$(CARGO) test --workspace --locked --exclude millpond-fuse-wire
 	$(CARGO) test --locked -p millpond-fuse-wire --lib
 else
@@ -61,24 +61,24 @@ test-python: ## build and install the wheel, then ruff, mypy and pytest
 
 test-vllm: ## the connector inside a real vLLM, then the quick demo
 ifdef NO_VLLM
-	@echo "NO_VLLM=1: the vLLM suite and the demo are left out"
+	@echo "NO_VLLM=1: the vLLM suite and the demo are skipped"
 else
 	wheel=$$(bash python/tests/wheel.sh); export MILLPOND_WHEEL=$$wheel; bash python/tests/vllm/run.sh; QUICK=1 bash demo/run.sh
 endif
 
-test-vllm-serve: ## the command of docs/vllm.md that serves a model, asked over HTTP; minutes, in no other target
+test-vllm-serve: ## test the command of docs/vllm.md that serves a model, over HTTP; takes minutes, not part of `make test`
 	wheel=$$(bash python/tests/wheel.sh); MILLPOND_WHEEL=$$wheel VLLM_SERVE=1 bash python/tests/vllm/run.sh -k test_serve
 
-# The program as `test-rust` builds it, whose dependencies have the features of the whole workspace: built alone it would take
-# as long again.
-test-s3: tools ## real S3 clients on buckets with SeaweedFS behind them, in all three modes; rclone needs Go, NO_RCLONE=1 leaves it out
+# The build is the same as in `test-rust`, with the features of the whole workspace: a separate build of the program
+# would compile all dependencies a second time.
+test-s3: tools ## real S3 clients on buckets with a SeaweedFS backend, in all three modes; rclone needs Go, NO_RCLONE=1 skips it
 	$(CARGO) test --workspace --locked --no-run
 	command -v go >/dev/null || export NO_RCLONE=1; for mode in write-back write-through transient; do \
 	  BACKED=$$mode bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond -q; \
 	done
 
-# With what the tests built: the program of `test-s3`, the package of `test-python` and aws of the S3 clients.
-first-hour: tools ## go through README.md as somebody new does, in an empty folder; after test-python
+# Uses the builds of other tests: the program of `test-s3`, the package of `test-python`, aws of the S3 clients.
+first-hour: tools ## run the commands of README.md as a new user does, in an empty folder; after test-python
 	@test -x .venv/bin/millpond || { echo "make first-hour: the package is not in .venv; run make test-python first"; exit 1; }
 	$(CARGO) test --workspace --locked --no-run
 	bash python/tests/s3/environment.sh
@@ -92,9 +92,9 @@ else
 	bash python/tests/s3/run.sh $(S3)
 endif
 
-test-xfstests: ## xfstests' generic quick group on mounts; XFSTESTS=/path is a built copy of it, docs/xfstests.md
+test-xfstests: ## the generic quick group of xfstests on mounts; XFSTESTS=/path is a built copy of it, docs/xfstests.md
 ifndef XFSTESTS
-	@echo "make test-xfstests: XFSTESTS=/path names a copy of xfstests that was built; docs/xfstests.md says how"; exit 1
+	@echo "make test-xfstests: set XFSTESTS=/path to a built copy of xfstests (see docs/xfstests.md)"; exit 1
 endif
 ifndef MILLPOND
 	$(CARGO) build --locked -p millpond-node --bin millpond
@@ -104,16 +104,16 @@ endif
 bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes .bench/, or BENCH_DIR=…
 	bash bench/run.sh $(BENCH_DIR)
 
-fuzz: ## every decoder for FUZZ_SECONDS (60) each; needs a nightly toolchain
+fuzz: ## fuzz every decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	bash fuzz/run.sh $(FUZZ_SECONDS)
 
 kill9: ## KILLS (200) rounds of kill -9 under load; every acknowledged value is checked
 	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-node --test kill9 -- --nocapture
 
-s3-kill9: tools ## MINUTES (5) of kill -9 of gateways, managers and nodes under S3 load; nothing acknowledged is lost
+s3-kill9: tools ## MINUTES (5) of kill -9 of gateways, managers and nodes under S3 load; no acknowledged write is lost
 	MILLPOND_S3_KILL_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture killed_processes
 
-s3-backlog: tools ## OBJECTS (1000000) that wait for a backend, a kill, and the time until the server answers again
+s3-backlog: tools ## time until a server answers after a kill, with OBJECTS (1000000) waiting for a backend
 	MILLPOND_S3_BACKLOG=$(OBJECTS) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture a_backlog
 
 s3-memory: tools ## a PUT of 5 GiB and 64 GETs of 64 MiB through a gateway, in less than 512 MiB; needs 9 GB of disk
@@ -122,11 +122,11 @@ s3-memory: tools ## a PUT of 5 GiB and 64 GETs of 64 MiB through a gateway, in l
 chaos: tools ## MINUTES (5) of faults on clusters of real processes under load; docs/dev.md
 	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test chaos -- --nocapture faults_lose_nothing
 
-mount-soak: tools ## MINUTES (5) of mapped files on mounts whose daemon and servers die, at last for good; docs/dev.md
+mount-soak: tools ## MINUTES (5) of mapped files on mounts while daemon and servers die, in the end permanently; docs/dev.md
 	bash crates/node/tests/tools/install.sh
 	MILLPOND_SOAK_SECONDS=$$((60 * $(MINUTES))) $(CARGO) test --workspace --locked --test cluster -- --nocapture mount::soak
 
-sim: ## SEEDS (1000) simulated clusters from seed FROM (0), stops at the first failure; SEED=0x5eed replays one
+sim: ## SEEDS (1000) simulated clusters from seed FROM (0), until the first failure; SEED=0x5eed replays one
 	$(CARGO) run --release --locked -q -p millpond-sim -- $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))
 
 specs: ## check the model of chains in specs/ with TLC (needs java and maven); SPECS_QUICK=1 for two replicas only
@@ -138,7 +138,7 @@ install: tools ## build the release binary and its manual pages into PREFIX (~/.
 	$(DESTDIR)$(PREFIX)/bin/millpond man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/millpond; 'millpond completion bash' prints shell completion"
 
-dist: tools ## what can be published on PyPI, into dist/: an sdist and a manylinux wheel built from it; publishes nothing
+dist: tools ## build the packages for PyPI into dist/: an sdist and a manylinux wheel from it; publishes nothing
 	bash python/dist.sh
 
 clean: ## remove build products, environments and demo data
