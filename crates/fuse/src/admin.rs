@@ -190,16 +190,20 @@ pub struct DaemonStatus {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No daemon listens: none runs for this run directory, or it is about to end.
-    #[error("no mount daemon runs in {}: nothing is mounted by it", .0.display())]
+    #[error("no mount daemon runs in {}: it has no mounts", .0.display())]
     Absent(PathBuf),
     /// The socket belongs to another user.
-    #[error("{} belongs to another user: use --run-dir, or be that user or root", .0.display())]
+    #[error("{} belongs to another user: use --run-dir, or run as that user or root", .0.display())]
     Forbidden(PathBuf),
     /// The daemon ended after the request was sent.
-    #[error("the mount daemon ended before it answered: {} says why; look at `millpond mounts` and try again", .0.display())]
+    #[error(
+        "the mount daemon ended before it answered: see {}, then check `millpond mounts` and try \
+         again",
+        .0.display()
+    )]
     Lost(PathBuf),
     /// Any other error.
-    #[error("asking the mount daemon: {0}")]
+    #[error("cannot ask the mount daemon: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -318,7 +322,7 @@ fn read_line(
         }
         searched = buffer.len();
         if searched > max {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line that is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"));
         }
         let mut piece = [0; 16 << 10];
         match stream.recv(&mut piece, deadline)? {

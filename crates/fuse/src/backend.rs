@@ -450,6 +450,6 @@ impl Backend {
 
 /// The error for a meta's reply of the wrong kind.
 pub(crate) fn unexpected() -> Errno {
-    tracing::error!("a meta answered something else than it was asked for: its log may say more");
+    tracing::error!("unexpected answer from a meta: is it of another version? See its log");
     Errno::IO
 }

@@ -62,7 +62,8 @@ impl Budgets {
         let fix = || {
             let (least, most) = (ByteSize(least.max(4096)), ByteSize(most));
             format!(
-                "use a number of bytes{unit} with a unit, as 512MiB or 1.5GiB, {least} to {most}"
+                "use a number of bytes{unit} with a unit, such as 512MiB or 1.5GiB, from {least} \
+                 to {most}"
             )
         };
         let option = || format!("{name}={value}");
@@ -85,7 +86,7 @@ impl Budgets {
         Err(OptionError {
             option: format!("memory={}", ByteSize(self.memory).to_string().replace(' ', "")),
             fix: format!(
-                "is too little for {threads} threads: use memory={need}MiB or more, or threads={fit}"
+                "is too small for {threads} threads: use memory={need}MiB or more, or threads={fit}"
             ),
         })
     }
@@ -291,7 +292,7 @@ mod tests {
         let text = of(4 << 20).check(16).unwrap_err().to_string();
         assert_eq!(
             text,
-            "-o memory=4MiB: is too little for 16 threads: use memory=6MiB or more, or threads=12"
+            "-o memory=4MiB: is too small for 16 threads: use memory=6MiB or more, or threads=12"
         );
         assert_eq!((of(6 << 20).check(16), of(4 << 20).check(12)), (Ok(()), Ok(())));
     }

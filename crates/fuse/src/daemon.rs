@@ -76,7 +76,7 @@ enum Next {
 /// [`DaemonError`]; this process leaves no mount behind.
 pub fn serve(run_dir: &RunDir, holder: &UnixStream) -> Result<(), DaemonError> {
     if let Err(error) = raise_fd_limit() {
-        tracing::warn!("the limit of open files stays as it is: {error}");
+        tracing::warn!("the limit of open files is unchanged: {error}");
     }
     let writer = holder.try_clone().map_err(os("the holder's socket"))?;
     let daemon = Arc::new(Daemon {
@@ -94,7 +94,8 @@ pub fn serve(run_dir: &RunDir, holder: &UnixStream) -> Result<(), DaemonError> {
     loop {
         match receive(holder) {
             Ok(Some(frame)) => {
-                if daemon.told(frame).map_err(os("doing what the holder says"))? == Next::End {
+                if daemon.told(frame).map_err(os("handling a message of the holder"))? == Next::End
+                {
                     return Ok(());
                 }
             }
@@ -111,14 +112,14 @@ pub fn serve(run_dir: &RunDir, holder: &UnixStream) -> Result<(), DaemonError> {
 }
 
 /// No mounts are accepted any more.
-const ENDS: &str = "the mount daemon ends";
+const ENDS: &str = "the mount daemon is stopping";
 
 impl Daemon {
     fn told(self: &Arc<Self>, frame: Frame) -> io::Result<Next> {
         match frame.kind {
             Kind::Keep => match unpack(frame.id, &frame.body, frame.fds) {
                 Ok(given) => self.table.lock().given.push(given),
-                Err(error) => tracing::error!("mount {} cannot be understood: {error}", frame.id),
+                Err(error) => tracing::error!("mount {} cannot be decoded: {error}", frame.id),
             },
             Kind::Kept => self.holder.confirm(frame.id),
             Kind::Begin => self.begin(frame.id == 1)?,
@@ -129,7 +130,7 @@ impl Daemon {
             Kind::UpgradeFailed => self.upgraded(Err(frame.text())),
             Kind::Release => {
                 let (pid, ms) = (u32::try_from(frame.id).unwrap_or(0), frame.text());
-                tracing::info!("daemon {pid} serves: this one ends");
+                tracing::info!("daemon {pid} serves the mounts: this daemon ends");
                 self.upgraded(Ok((pid, ms.parse().unwrap_or(0))));
                 self.take_leave();
                 return Ok(Next::End);
@@ -174,7 +175,7 @@ impl Daemon {
 
     /// Unmounts everything and ends.
     fn stop(&self) {
-        self.table.lock().closed = Some("everything is being unmounted");
+        self.table.lock().closed = Some("all mounts are being unmounted");
         self.close_door();
         let until = RealClock::tick().plus(END);
         loop {
@@ -188,7 +189,10 @@ impl Daemon {
         }
         let left: Vec<u64> = self.table.lock().mounts.keys().copied().collect();
         if !left.is_empty() {
-            tracing::warn!("{} mounts have open files: who uses them gets errors", left.len());
+            tracing::warn!(
+                "{} mounts have open files: programs that use these files get errors",
+                left.len()
+            );
         }
         for id in left {
             self.forget(id);
@@ -201,7 +205,7 @@ impl Daemon {
     /// applications would hang.
     fn without_holder(&self) {
         tracing::error!(
-            "the holder is gone: all mounts are unmounted lazily, and the daemon ends; mount again"
+            "the holder is gone: all mounts are unmounted lazily and the daemon ends; mount again"
         );
         self.table.lock().closed = Some(ENDS);
         self.close_door();

@@ -397,7 +397,7 @@ impl Table {
         state.push(Entry::TakenOver { times: self.taken_over });
         let turned = self.journal.as_mut().map(|journal| journal.turn(&state));
         if let Some(Err(error)) = turned {
-            tracing::error!("{error}: this mount would not survive its process any more");
+            tracing::error!("{error}: the next daemon cannot take this mount over");
             if let Some(journal) = self.journal.take() {
                 journal.void();
             }
@@ -451,7 +451,9 @@ impl Table {
                 // A process of the same build wrote it, so it can be decoded.
                 match MetaRequest::decode(&request) {
                     Ok(request) => drop(self.promised.insert(number, (ino, request))),
-                    Err(error) => tracing::error!("a promise in the journal: {error}"),
+                    Err(error) => {
+                        tracing::error!("the journal has a promise that cannot be decoded: {error}");
+                    }
                 }
             }
             Entry::Kept { number } => drop(self.promised.remove(&number)),

@@ -129,7 +129,7 @@ struct Holder {
 pub fn hold(run_dir: &RunDir, program: PathBuf, stop: &UnixStream) -> Result<(), HolderError> {
     let _lock = lock(run_dir, stop)?;
     if let Err(error) = raise_fd_limit() {
-        tracing::warn!("the limit of open files stays as it is: {error}");
+        tracing::warn!("the limit of open files is unchanged: {error}");
     }
     tracing::info!(
         "the holder of {} starts, process {}",
@@ -205,7 +205,7 @@ impl Holder {
         if let Some(until) = self.stop_until
             && now >= until
         {
-            tracing::error!("{} mounts are given up: they did not end in time", self.kept.len());
+            tracing::error!("{} mounts are dropped: they did not end in time", self.kept.len());
             return true;
         }
         let done = self.ended || self.stop_until.is_some();
@@ -234,7 +234,7 @@ impl Holder {
 
     fn check_time(&mut self, now: Tick) {
         if self.upgrade.as_ref().is_some_and(|it| now >= it.until) {
-            self.roll_back("the time for it is up");
+            self.roll_back("its time limit has passed");
         }
         if now >= self.look_at {
             self.look_at = now.plus(LOOK);
@@ -264,7 +264,7 @@ impl Holder {
 
     fn leave_dying(&mut self, process: DaemonProcess) -> String {
         self.dying.push(process);
-        "killed, and kept by the kernel until the next one serves".to_owned()
+        "killed, but the kernel keeps it until the next daemon serves".to_owned()
     }
 
     fn begin_stop(&mut self, mut stop: &UnixStream) {
@@ -272,10 +272,10 @@ impl Holder {
         if self.stop_until.is_some() {
             return;
         }
-        tracing::info!("told to stop: {} mounts are unmounted", self.kept.len());
+        tracing::info!("stop requested: {} mounts are unmounted", self.kept.len());
         self.stop_until = Some(RealClock::tick().plus(STOP));
         if self.upgrade.is_some() {
-            self.roll_back("everything is being unmounted");
+            self.roll_back("all mounts are being unmounted");
         }
         self.tell_primary(Kind::Stop, 0, b"");
     }
@@ -303,7 +303,7 @@ impl Holder {
                 Err(HolderError::Os { what: "starting the mount daemon", source })
             }
             Err(error) => {
-                tracing::error!("starting {}: {error}", self.program.display());
+                tracing::error!("cannot start {}: {error}", self.program.display());
                 self.back_off();
                 Ok(())
             }
@@ -313,7 +313,7 @@ impl Holder {
     fn give_primary(&mut self) {
         let Some(primary) = &self.primary else { return };
         if let Err(error) = primary.give(self.kept.iter(), false) {
-            tracing::error!("giving mounts to daemon {}: {error}", primary.pid());
+            tracing::error!("cannot give the mounts to daemon {}: {error}", primary.pid());
             self.primary_died();
         }
     }
@@ -321,7 +321,7 @@ impl Holder {
     fn tell_primary(&mut self, kind: Kind, id: u64, body: &[u8]) {
         let Some(primary) = &self.primary else { return };
         if let Err(error) = primary.say(kind, id, body) {
-            tracing::error!("speaking to daemon {}: {error}", primary.pid());
+            tracing::error!("cannot send to daemon {}: {error}", primary.pid());
             self.primary_died();
         }
     }
@@ -339,7 +339,7 @@ impl Holder {
         let is_stuck = std::mem::take(&mut self.looks_stuck) && primary.is_stuck();
         let how = if is_stuck { self.leave_dying(primary) } else { self.end(primary) };
         if self.ended && self.kept.is_empty() {
-            tracing::info!("daemon {pid} ended in order: {how}");
+            tracing::info!("daemon {pid} ended cleanly: {how}");
             return;
         }
         tracing::warn!(
@@ -355,14 +355,14 @@ impl Holder {
             self.quick_deaths = 0;
         }
         if self.kept.is_empty() && self.quick_deaths > DEATHS_WITHOUT_MOUNTS_MAX {
-            tracing::error!("no daemon lives, and nothing is mounted: the holder gives up");
+            tracing::error!("no daemon stays alive and nothing is mounted: the holder ends");
             self.ended = true;
         }
         match self.upgrade.take() {
             // It has not received anything yet: a normal start works as well.
             Some(Upgrade { next, step: Step::Starting, .. }) => drop(self.end(next)),
             Some(upgrade) => {
-                tracing::warn!("the next daemon, {}, takes its place at once", upgrade.next.pid());
+                tracing::warn!("the next daemon, {}, takes over at once", upgrade.next.pid());
                 self.program = upgrade.program;
                 self.primary = Some(upgrade.next);
                 if upgrade.step == Step::Parking {
@@ -382,7 +382,7 @@ impl Holder {
             Ok(Some(frame)) => self.primary_said(frame),
             Ok(None) => self.primary_died(),
             Err(error) => {
-                tracing::error!("the daemon speaks wrongly: {error}");
+                tracing::error!("the daemon violated the protocol: {error}");
                 self.primary_died();
             }
         }
@@ -422,7 +422,7 @@ impl Holder {
             // Not within the log line, which evaluates its arguments only if it is written: a
             // process that is not reaped stays a zombie.
             let how = self.end(left);
-            tracing::debug!("the daemon before ended: {how}");
+            tracing::debug!("the previous daemon ended: {how}");
         }
     }
 
@@ -443,7 +443,7 @@ impl Holder {
 impl Holder {
     fn begin_upgrade(&mut self, program: PathBuf) {
         if self.upgrade.is_some() || self.stop_until.is_some() {
-            let why = "an upgrade or the end is under way: wait for it";
+            let why = "an upgrade or a stop is in progress: wait for it";
             return self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
         }
         tracing::info!("upgrade to {}", program.display());
@@ -454,7 +454,7 @@ impl Holder {
                 self.upgrade = Some(Upgrade { next, program, step, until, parked_at: now });
             }
             Err(error) => {
-                let why = format!("starting {}: {error}", program.display());
+                let why = format!("cannot start {}: {error}", program.display());
                 self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
             }
         }
@@ -464,8 +464,8 @@ impl Holder {
         let Some(upgrade) = &self.upgrade else { return };
         let frame = match upgrade.next.hear() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return self.roll_back("it ended; the log says why"),
-            Err(error) => return self.roll_back(&format!("it speaks wrongly: {error}")),
+            Ok(None) => return self.roll_back("it ended; see the log"),
+            Err(error) => return self.roll_back(&format!("it violated the protocol: {error}")),
         };
         match (frame.kind, upgrade.step) {
             (Kind::Hello, Step::Starting) => self.park_primary(),
@@ -473,7 +473,7 @@ impl Holder {
             (Kind::Serving, Step::Resuming) if frame.id == 0 => self.finish_upgrade(),
             (Kind::Serving, Step::Resuming) => {
                 self.roll_back(&format!(
-                    "{} mounts could not be taken over; the log says why",
+                    "{} mounts could not be taken over; see the log",
                     frame.id
                 ));
             }
@@ -497,7 +497,7 @@ impl Holder {
         };
         (upgrade.step, upgrade.until) = (Step::Resuming, RealClock::tick().plus(SERVE));
         if let Err(error) = upgrade.next.give(self.kept.iter(), true) {
-            self.roll_back(&format!("giving it the mounts: {error}"));
+            self.roll_back(&format!("cannot give it the mounts: {error}"));
         }
     }
 
@@ -526,7 +526,7 @@ impl Holder {
         if upgrade.step == Step::Resuming {
             self.give_primary();
         }
-        let why = format!("{why}; the daemon before goes on");
+        let why = format!("{why}; the previous daemon continues");
         self.tell_primary(Kind::UpgradeFailed, 0, why.as_bytes());
     }
 }

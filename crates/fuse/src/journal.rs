@@ -252,9 +252,9 @@ impl Entry {
             12 => {
                 let (ino, data) = (Ino(r.u64()?), r.u64()?);
                 let (at, offset) = (read_time(&mut r)?, r.u32()?);
-                let bytes = r.bytes16(INLINE_MAX, "bytes that are held")?.to_vec();
+                let bytes = r.bytes16(INLINE_MAX, "held bytes")?.to_vec();
                 if offset as usize + bytes.len() > INLINE_MAX {
-                    return Err(WireError::Field("end of bytes that are held"));
+                    return Err(WireError::Field("end of held bytes"));
                 }
                 Self::Held { ino, held: Held { data, at, offset, bytes } }
             }
@@ -343,7 +343,7 @@ impl Journal {
     pub(crate) fn void(&self) {
         for half in 0..2 {
             let voided = self.region.copy_in(half * HALF_BYTES, &[0; FRAME_BYTES]);
-            assert!(voided.is_ok(), "a half lies within its region");
+            assert!(voided.is_ok(), "a half is inside its region");
         }
     }
 
@@ -370,7 +370,7 @@ impl Journal {
         frame.extend_from_slice(&bytes);
         // A process that dies within this leaves a frame with a wrong checksum.
         let written = self.region.copy_in(self.half * HALF_BYTES + self.end, &frame);
-        assert!(written.is_ok(), "a half lies within its region");
+        assert!(written.is_ok(), "a half is inside its region");
         self.end += len;
         true
     }
@@ -387,7 +387,9 @@ impl Journal {
         for entry in all {
             if !self.append(entry) {
                 (self.half, self.generation, self.end) = before;
-                return Err(EnvError::Hostile("more files are open than a mount can remember"));
+                return Err(EnvError::Hostile(
+                    "more files are open than the journal of a mount can hold",
+                ));
             }
         }
         Ok(())
@@ -411,7 +413,8 @@ fn read_half(region: &ShmRegion, half: u64) -> Result<Option<(u64, u64, Vec<Entr
         }
         let Ok(decoded) = decoded else {
             return Err(EnvError::Hostile(
-                "the journal of a mount has entries that this build does not know: use the newer one",
+                "the journal of a mount has entries that this build does not know: use the newer \
+                 build",
             ));
         };
         at += FRAME_BYTES + entry.len();

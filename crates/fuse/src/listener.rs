@@ -121,7 +121,7 @@ impl Hearing {
                 Err(error) => {
                     let deaf = RealClock::tick().since(heard) > DEAF_AFTER;
                     if deaf && fs.leases.deafen() {
-                        tracing::warn!("no meta tells of changes, nothing is cached: {error}");
+                        tracing::warn!("no meta sends changes, so nothing is cached: {error}");
                         for notice in self.drop_all() {
                             let (of_job, device) = (Arc::clone(fs), Arc::clone(&self.device));
                             fs.notices.run(move || notice.give(&of_job, &device));

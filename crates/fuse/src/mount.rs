@@ -54,7 +54,7 @@ pub enum MountFailure {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// No meta accepts a session.
-    #[error("no meta of the cluster lets this mount in: {0}")]
+    #[error("no meta of the cluster accepts this mount: {0}")]
     Session(io::Error),
     /// An error of the mount point or the kernel's device.
     #[error(transparent)]
@@ -63,7 +63,7 @@ pub enum MountFailure {
     #[error(transparent)]
     Negotiate(#[from] NegotiateError),
     /// The state that an earlier process left of the mount is unusable.
-    #[error("what an earlier process left of the mount cannot be used: {0}")]
+    #[error("the state that an earlier process left of the mount cannot be used: {0}")]
     Left(String),
     /// An option cannot be used on this host.
     #[error(transparent)]
@@ -72,7 +72,7 @@ pub enum MountFailure {
     #[error("-o io_uring: {0}")]
     Uring(&'static str),
     /// The kernel does not allow ID-mapped mounts on FUSE.
-    #[error("-o idmap: this kernel has no idmapped mounts of FUSE (Linux 6.12): mount without it")]
+    #[error("-o idmap: this kernel has no ID-mapped mounts of FUSE (Linux 6.12): mount without it")]
     NoIdmap,
     /// An error of the system.
     #[error("{what}: {source}")]
@@ -165,7 +165,7 @@ impl Mount {
         }
         let cached = Cache::open(&spec.cache, &spec.target).unwrap_or_else(|error| {
             // The kernel continues to read its backing files.
-            tracing::error!("the mount goes on without its cache: {error}");
+            tracing::error!("the mount continues without its cache: {error}");
             None
         });
         let fs = open(&spec, Files::resume(&region)?, (cached, true))?;
@@ -174,7 +174,7 @@ impl Mount {
         let name = spec.target.display().to_string();
         let session = millpond_types::meta::Session { id: fs.backend.session(), lease_ms };
         let keeper = session::keep(&fs, name, (session, true)).map_err(os("starting a thread"))?;
-        devices[0].resend().map_err(os("asking the kernel for what was under way"))?;
+        devices[0].resend().map_err(os("asking the kernel for the requests in progress"))?;
         let terms = Terms { max_write: negotiated.max_write(), granted: negotiated.granted };
         let workers = Workers::start(&fs, devices, terms).map_err(os("starting a thread"))?;
         note_read_ahead(&spec, &fs);
@@ -211,7 +211,7 @@ impl Mount {
         if !self.workers.stop(patience) {
             let fs = Arc::clone(self.workers.fs());
             if let Err(error) = self.listen(&fs) {
-                tracing::error!("a mount hears of no changes any more: {error}");
+                tracing::error!("a mount receives no more changes: {error}");
             }
             return Err(Box::new(self));
         }
@@ -253,7 +253,7 @@ impl Mount {
 fn read_ahead(spec: &MountSpec, fs: &Fs) {
     let Some(connection) = connection(spec) else { return };
     if let Err(error) = set_read_ahead(connection, READ_AHEAD_BYTES) {
-        tracing::debug!("the kernel reads 128 KiB ahead: {error}");
+        tracing::debug!("the read-ahead of the kernel stays at 128 KiB: {error}");
     }
     note_read_ahead(spec, fs);
 }
@@ -303,7 +303,7 @@ fn open(
     let client = Client::new(options)?;
     client.chains(Some(FIRST_WORD))?;
     let mut random = [0; 8];
-    Rng::fill_from_os(&mut random).map_err(os("asking for random numbers"))?;
+    Rng::fill_from_os(&mut random).map_err(os("getting random numbers"))?;
     let (mode, remembers, wake) = (spec.mode, spec.journal, Wake::default());
     let delegations = (makes_promises && delegates).then(|| Delegations::new(is_taken_over));
     let behind = Behind::new(makes_promises, delegations, files.left());
@@ -368,14 +368,14 @@ fn serve(
     let blob = Blob { spec: spec.clone(), negotiated, session, lease_ms }.encode();
     let fds: Vec<BorrowedFd<'_>> =
         std::iter::once(region.fd()).chain(devices.iter().map(AsFd::as_fd)).collect();
-    keep(&blob, &fds).map_err(os("handing the mount to its holder"))?;
+    keep(&blob, &fds).map_err(os("giving the mount to its holder"))?;
     drop(fds);
     Workers::start(fs, devices, terms).map_err(os("starting a thread"))
 }
 
 /// The kernel's switch is off.
-const SWITCHED_OFF: &str = "the kernel's switch is off: echo Y > /sys/module/fuse/parameters/enable_uring, \
-     or mount without it";
+const SWITCHED_OFF: &str = "the kernel has it switched off: echo Y > \
+                            /sys/module/fuse/parameters/enable_uring, or mount without it";
 
 /// The number of `io_uring` queues that the kernel requires.
 fn queues() -> Result<usize, MountFailure> {

@@ -102,7 +102,9 @@ fn start_one(shared: &Arc<Shared>) -> std::io::Result<()> {
 fn watch(shared: &Arc<Shared>) {
     if let Err(error) = start_one(shared) {
         shared.queue.lock().threads -= 1;
-        tracing::warn!("notices to the kernel wait for each other: no thread: {error}");
+        tracing::warn!(
+            "notices to the kernel have to wait for each other: cannot start a thread: {error}"
+        );
     }
 }
 

@@ -221,7 +221,7 @@ impl MountSpec {
                                  read_bandwidth=RATE, write_bandwidth=RATE, read_ahead, noread_ahead, \
                                  delegations, nodelegations, acl, noacl, idmap, \
                                  cache=FOLDER, cache_size=SIZE, passthrough, nopassthrough, io_uring";
-                    let fix = format!("is no option of a mount: use {known}");
+                    let fix = format!("is not an option of a mount: use {known}");
                     return Err(OptionError { option: option.to_owned(), fix });
                 }
             }
@@ -229,7 +229,7 @@ impl MountSpec {
         if asks_for_delegations && self.mode != Mode::CloseToOpen {
             return Err(OptionError {
                 option: "delegations".to_owned(),
-                fix: "is for mode=close-to-open: leave one of the two out".to_owned(),
+                fix: "needs mode=close-to-open: leave one of the two out".to_owned(),
             });
         }
         self.cache.check(self.mode)?;
@@ -265,7 +265,7 @@ mod tests {
             ("timeout=0s", "1s to 1h"),
             ("timeout=2h", "1s to 1h"),
             ("timeout=long", "1s to 1h"),
-            ("colour", "no option"),
+            ("colour", "is not an option"),
             ("memory=1MiB,threads=16", "16 threads"),
             ("mode=strict,delegations", "close-to-open"),
             ("bandwidth=fast", "use a number of bytes a second"),

@@ -15,8 +15,8 @@ const FIRST_WORD: Duration = Duration::from_secs(5);
 pub enum ProbeError {
     /// The addresses accept connections or packets, and send no answer.
     #[error(
-        "the cluster at {addresses} does not answer within {FIRST_WORD:?}: check the addresses, and \
-         what `millpond admin status` says"
+        "the cluster at {addresses} does not answer within {FIRST_WORD:?}: check the addresses and \
+         `millpond admin status`"
     )]
     Silent {
         /// The addresses.

@@ -10,7 +10,8 @@ use millpond_env::{effective_uid, files};
 pub enum RunDirError {
     /// It belongs to another user.
     #[error(
-        "{} belongs to user {owner}, and this is user {user}: name a folder of your own (--run-dir)",
+        "{} belongs to user {owner}, but this is user {user}: give a folder of your own \
+         (--run-dir)",
         .path.display()
     )]
     OfAnother {
@@ -22,7 +23,7 @@ pub enum RunDirError {
         user: u32,
     },
     /// It cannot be created or inspected.
-    #[error("{}: {source}: name a folder that can be written to (--run-dir)", .path.display())]
+    #[error("{}: {source}: give a writable folder (--run-dir)", .path.display())]
     Os {
         /// The folder.
         path: PathBuf,

@@ -252,7 +252,7 @@ fn renew(fs: &Fs, name: &str, (open, closed): (Vec<Ino>, Vec<Ino>)) -> Vec<Ino> 
     match backend.meta(&mut backend.own_ticket(), op) {
         Ok(MetaReply::Renewed { asked }) => asked,
         Err(errno) if errno == Errno::from(MetaError::Stale) => {
-            tracing::warn!("the session ended while no meta heard of this mount: a new one begins");
+            tracing::warn!("the session expired while no meta was reached: a new session begins");
             if let Ok(session) = open_session(backend, name) {
                 backend.behind.delegations.iter().for_each(Delegations::lose);
                 backend.replace_session(session.id);

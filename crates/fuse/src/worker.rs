@@ -155,7 +155,7 @@ impl Workers {
         // All descriptors share the kernel's queue, so any device will do.
         for device in self.devices.iter().take(missing).cloned().collect::<Vec<_>>() {
             if let Err(error) = self.start_thread(device) {
-                tracing::error!("a thread of a mount is missing: {error}");
+                tracing::error!("cannot start a thread of a mount: {error}");
             }
         }
     }
@@ -201,7 +201,7 @@ fn serve(shared: &Shared, device: &Arc<Device>, number: usize) {
     let waiter = match device.waiter(shared.stop.as_fd()) {
         Ok(waiter) => waiter,
         Err(error) => {
-            tracing::error!("a thread of a mount is missing: {error}");
+            tracing::error!("a thread of a mount cannot run: {error}");
             return;
         }
     };
@@ -223,7 +223,7 @@ fn request_in<'b>(shared: &Shared, received: io::Result<Received<'b>>) -> Option
         Ok(Received::Request(bytes)) => return Some(bytes),
         Ok(Received::Stopped) => {}
         Ok(Received::Unmounted | Received::Aborted) => shared.over.store(true, Ordering::Release),
-        Err(error) => tracing::error!("reading requests of the kernel: {error}"),
+        Err(error) => tracing::error!("cannot read requests of the kernel: {error}"),
     }
     None
 }
@@ -338,6 +338,6 @@ impl Unanswered {
 
 pub(crate) fn send(device: &Device, to: ReplyTo, reply: &Reply<'_>) {
     if let Err(error) = device.reply(to, reply) {
-        tracing::error!("answering the kernel: {error}");
+        tracing::error!("cannot answer the kernel: {error}");
     }
 }

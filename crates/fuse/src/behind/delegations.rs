@@ -190,7 +190,8 @@ impl Delegations {
         if state.tenure != Some(tenure) {
             if state.tenure.is_some() && !state.dirs.is_empty() {
                 tracing::warn!(
-                    "metas have given {} directories of this mount to others: it did not answer in time",
+                    "metas gave {} directories of this mount to other clients: the mount did not \
+                     answer in time",
                     state.dirs.len()
                 );
             }

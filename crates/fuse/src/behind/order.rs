@@ -29,7 +29,7 @@ impl Order {
         }
         let free = self.is_free(&keys, number);
         let before = self.pending.insert(number, keys);
-        debug_assert!(before.is_none(), "each promise has a number of its own");
+        debug_assert!(before.is_none(), "the numbers of promises are unique");
         free
     }
 

@@ -49,7 +49,9 @@ fn give_some_back(fs: &Fs, dirs: &[Ino]) -> bool {
         match fs.backend.meta(&mut fs.backend.own_ticket(), op.clone()) {
             Ok(_) => return true,
             Err(Errno::STALE) => return false,
-            Err(errno) => tracing::warn!("returning {} directories: {}", dirs.len(), errno.name()),
+            Err(errno) => {
+                tracing::warn!("cannot return {} directories: {}", dirs.len(), errno.name());
+            }
         }
         if !fs.backend.behind.pause(PAUSE) {
             return false;

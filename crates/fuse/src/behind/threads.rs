@@ -59,8 +59,8 @@ impl Threads {
         let left = self.fs.backend.behind.drain(DRAIN);
         if left > 0 {
             tracing::error!(
-                "{left} changes of names were answered and no meta heard of them: the cluster was \
-                 away for {DRAIN:?} while the mount was ended"
+                "{left} acknowledged changes of names are lost: the cluster was away for {DRAIN:?} \
+                 while the mount was ended"
             );
         }
     }
@@ -110,11 +110,11 @@ fn keep_and_settle(fs: &Fs, promise: &Arc<Promise>) -> bool {
     if let Outcome::Failed(errno) = outcome {
         let others = [libc::EEXIST, libc::ENOENT, libc::ESTALE].contains(&errno.0);
         tracing::error!(
-            "{} of inode {} was answered and could not be done: {}.{}",
+            "{} of inode {} was acknowledged but failed: {}.{}",
             promise.request.op.name(),
             promise.ino,
             errno.name(),
-            if others { " Did somebody else change the files of this mount?" } else { "" }
+            if others { " Did another client change the files of this mount?" } else { "" }
         );
         // Drops the cached state that the promise had set.
         behind.passes(&promise.request.op);

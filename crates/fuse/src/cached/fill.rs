@@ -156,15 +156,15 @@ impl Jobs {
 /// Why a file was not cached.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("the cluster does not give its bytes (errno {0})")]
+    #[error("the cluster does not return its bytes (errno {0})")]
     Cluster(i32),
-    #[error("the folder of the cache: {0}")]
+    #[error("cache folder: {0}")]
     Disk(#[from] io::Error),
-    #[error("it was changed meanwhile")]
+    #[error("the file changed during the fetch")]
     Changed,
-    #[error("the cache has no room for it: the files that are in it are open")]
+    #[error("the cache has no room: all files in it are open")]
     NoRoom,
-    #[error("the mount ends")]
+    #[error("the mount is ending")]
     Ended,
 }
 
@@ -189,7 +189,7 @@ impl Cache {
             return Asked::Cached;
         }
         if key.len > limit {
-            return Asked::Failed("it is larger than the cache (-o cache_size=)".to_owned());
+            return Asked::Failed("the file is larger than the cache (-o cache_size=)".to_owned());
         }
         if let Some(failed) = self.jobs.take_failure(key) {
             return Asked::Failed(failed);
@@ -223,7 +223,7 @@ impl Cache {
         match failure {
             Failure::Ended => return,
             Failure::Disk(error) => tracing::warn!(
-                "file {key} is not cached, and for {PAUSE:?} no other one is: {error}"
+                "file {key} is not cached, and no other file is for {PAUSE:?}: {error}"
             ),
             _ => tracing::info!("file {key} is not cached: {failure}"),
         }

@@ -40,28 +40,28 @@ impl Folder {
             io::ErrorKind::NotFound => {
                 wrong(format!("does not exist: mkdir -p {}", path.display()))
             }
-            io::ErrorKind::NotADirectory => wrong("is no folder: name one".to_owned()),
-            _ => wrong(format!("{error}: name another folder")),
+            io::ErrorKind::NotADirectory => wrong("is not a folder: give a folder".to_owned()),
+            _ => wrong(format!("{error}: give another folder")),
         })?;
         if whole.starts_with(target) {
-            return Err(wrong("the mount would hide it: name a folder elsewhere".to_owned()));
+            return Err(wrong("the mount would hide it: give a folder elsewhere".to_owned()));
         }
         let on_fuse = files::is_on_fuse(&whole).map_err(|error| wrong(error.to_string()))?;
         if on_fuse {
-            let fix = "is on a FUSE file system: name a folder on a local disk";
+            let fix = "is on a FUSE file system: give a folder on a local disk";
             return Err(wrong(fix.to_owned()));
         }
         let of = files::owner(&whole).map_err(|error| wrong(error.to_string()))?;
         if of != effective_uid() || files::is_writable_by_others(&whole).unwrap_or(true) {
             // They could put bytes there for others to read.
-            let fix = "is a folder that other users may write to: name one of your own, or chown it and chmod go-w";
+            let fix =
+                "is writable by other users: give a folder of your own, or chown it and chmod go-w";
             return Err(wrong(fix.to_owned()));
         }
-        let lock = FileLock::take(&whole.join(LOCK)).map_err(|error| {
-            wrong(format!("cannot be written to ({error}): name a folder that can"))
-        })?;
+        let lock = FileLock::take(&whole.join(LOCK))
+            .map_err(|error| wrong(format!("is not writable ({error}): give a writable folder")))?;
         let Some(lock) = lock else {
-            return Err(wrong("is the cache of another mount: name another folder".to_owned()));
+            return Err(wrong("is the cache of another mount: give another folder".to_owned()));
         };
         Ok(Self { path: whole, lock: Mutex::new(Some(lock)) })
     }
@@ -197,7 +197,7 @@ impl Unfinished<'_> {
 
     /// Gives the file its final name, durably, with its checksums.
     pub(super) fn publish(self) -> io::Result<FileStamp> {
-        assert_eq!(self.len, self.key.len, "a file is published whole");
+        assert_eq!(self.len, self.key.len, "only a complete file is published");
         let (folder, key) = (self.folder, self.key);
         self.file.sync()?;
         let beside = self.path.with_extension(format!("sums{UNFINISHED_SUFFIX}"));
@@ -319,9 +319,9 @@ mod tests {
         for (path, target, part) in [
             (dir.path(), "/mnt", "is the cache of another mount"),
             (&dir.path().join("no"), "/mnt", "mkdir -p"),
-            (&file, "/mnt", "is no folder"),
+            (&file, "/mnt", "is not a folder"),
             (dir.path(), "/", "would hide it"),
-            (Path::new("/tmp"), "/mnt", "other users may write to"),
+            (Path::new("/tmp"), "/mnt", "is writable by other users"),
         ] {
             let said = Folder::take(path, Path::new(target)).unwrap_err().to_string();
             assert!(said.starts_with("-o cache=") && said.contains(part), "{said}");

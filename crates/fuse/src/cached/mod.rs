@@ -100,7 +100,7 @@ impl Cache {
         let mut table = Table::new(options.size);
         let found = folder.scan().map_err(|error| OptionError {
             option: format!("cache={}", path.display()),
-            fix: format!("{error}: name another folder, or empty it"),
+            fix: format!("{error}: give another folder, or empty it"),
         })?;
         for (_, key) in found {
             table.add(key, None);
@@ -130,7 +130,8 @@ impl Cache {
     fn try_passthrough(&self, device: &Device, granted: InitFlags) {
         if !granted.contains(InitFlags::PASSTHROUGH) {
             tracing::info!(
-                "files of the cache are read by the daemon: -o nopassthrough, or a kernel before 6.9"
+                "the daemon reads the files of the cache: -o nopassthrough is set, or the kernel \
+                 is older than 6.9"
             );
             return;
         }
@@ -141,19 +142,17 @@ impl Cache {
         match tried {
             Ok(()) => {
                 self.passes.store(true, Ordering::Release);
-                tracing::info!("files of the cache are read by the kernel itself");
+                tracing::info!("the kernel reads the files of the cache directly");
             }
             Err(error) => {
                 let why = match error.raw_os_error() {
-                    Some(libc::EPERM) => "that needs root (CAP_SYS_ADMIN)".to_owned(),
+                    Some(libc::EPERM) => "passthrough needs root (CAP_SYS_ADMIN)".to_owned(),
                     Some(libc::ELOOP) => {
-                        "its file system lies on another one, as overlayfs".to_owned()
+                        "its file system is stacked on another one, such as overlayfs".to_owned()
                     }
                     _ => error.to_string(),
                 };
-                tracing::warn!(
-                    "files of the cache are read by the daemon, not by the kernel: {why}"
-                );
+                tracing::warn!("the daemon reads the files of the cache, not the kernel: {why}");
             }
         }
     }
@@ -223,7 +222,7 @@ impl Cache {
                 self.table.lock().set_checked(key, stamp);
                 return true;
             }
-            Ok((false, _)) => self.drop_damaged(key, "its bytes are not those that were written"),
+            Ok((false, _)) => self.drop_damaged(key, "its bytes differ from the written bytes"),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => self.drop_damaged(key, &error.to_string()),
         }
@@ -236,7 +235,7 @@ impl Cache {
             // It was evicted in the meantime.
             return;
         }
-        tracing::warn!("file {key} of the cache is damaged and thrown away: {why}");
+        tracing::warn!("file {key} of the cache is damaged and is removed: {why}");
         self.numbers.damaged.inc();
         self.seen.lock().insert(key, ());
         self.remove(key);

@@ -45,7 +45,8 @@ impl CacheOptions {
             ("cache", Some(folder)) => {
                 let path = PathBuf::from(folder);
                 if !path.is_absolute() {
-                    let fix = "name a folder by its whole path, as cache=/var/cache/millpond";
+                    let fix =
+                        "give the absolute path of a folder, such as cache=/var/cache/millpond";
                     return Some(Err(wrong(format!("cache={folder}"), fix)));
                 }
                 self.folder = Some(path);
@@ -53,7 +54,8 @@ impl CacheOptions {
             ("cache_size", Some(size)) => {
                 let parsed = size.parse::<ByteSize>().ok().map(|size| size.0);
                 let Some(bytes) = parsed.filter(|it| (SIZE_MIN..=SIZE_MAX).contains(it)) else {
-                    let fix = "use a number of bytes with a unit, as 200GiB, 1MiB to 1PiB";
+                    let fix =
+                        "use a number of bytes with a unit, such as 200GiB, from 1MiB to 1PiB";
                     return Some(Err(wrong(format!("cache_size={size}"), fix)));
                 };
                 self.size = bytes;
@@ -76,13 +78,13 @@ impl CacheOptions {
         let option = || format!("cache={}", folder.display());
         if mode != Mode::ReadOnly {
             let fix =
-                "files that may change are not cached whole: add mode=read-only, or leave it out";
+                "files that can change are not cached whole: add mode=read-only, or leave it out";
             return Err(wrong(option(), fix));
         }
         if self.size == 0 {
             return Err(wrong(
                 option(),
-                "may become how large? add cache_size=SIZE, as cache_size=200GiB",
+                "needs a size limit: add cache_size=SIZE, such as cache_size=200GiB",
             ));
         }
         Ok(())
@@ -113,13 +115,13 @@ mod tests {
         assert_eq!(CacheOptions::default().check(Mode::Strict), Ok(()));
         assert!(CacheOptions::default().apply("colour", None).is_none());
         for (options, mode, part) in [
-            (&[cache, size][..], Mode::Strict, "-o cache=/c: files that may change"),
-            (&[cache], Mode::ReadOnly, "-o cache=/c: may become how large? add cache_size="),
+            (&[cache, size][..], Mode::Strict, "-o cache=/c: files that can change"),
+            (&[cache], Mode::ReadOnly, "-o cache=/c: needs a size limit: add cache_size="),
             (&[size], Mode::ReadOnly, "-o cache_size=2GiB: needs a folder"),
             (
                 &[("cache", Some("c"))],
                 Mode::ReadOnly,
-                "-o cache=c: name a folder by its whole path",
+                "-o cache=c: give the absolute path of a folder",
             ),
             (&[("cache_size", Some("much"))], Mode::ReadOnly, "-o cache_size=much: use a number"),
             (&[("cache_size", Some("1"))], Mode::ReadOnly, "-o cache_size=1: use a number"),

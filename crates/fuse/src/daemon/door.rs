@@ -54,14 +54,14 @@ impl Daemon {
 
     fn welcome(self: &Arc<Self>, stream: BlockingStream, peer: PeerCredentials) {
         if peer.uid != 0 && peer.uid != effective_uid() {
-            tracing::warn!("user {} was refused at the admin socket", peer.uid);
+            tracing::warn!("user {} was rejected at the admin socket", peer.uid);
             return;
         }
         {
             let mut table = self.table.lock();
             if table.connections >= CONNECTIONS_MAX {
                 tracing::warn!(
-                    "{CONNECTIONS_MAX} connections to the admin socket: one more is refused"
+                    "{CONNECTIONS_MAX} connections to the admin socket: a further one is rejected"
                 );
                 return;
             }
@@ -73,7 +73,7 @@ impl Daemon {
             daemon.leave();
         });
         if let Err(error) = started {
-            tracing::warn!("a connection to the admin socket is refused: {error}");
+            tracing::warn!("a connection to the admin socket is rejected: {error}");
             self.leave();
         }
     }
@@ -101,7 +101,7 @@ impl Daemon {
             if taken.is_err()
                 && let Some(id) = made
             {
-                tracing::info!("whoever asked for a mount is gone: it is unmounted");
+                tracing::info!("the client that asked for a mount is gone: the mount is removed");
                 self.undo(id);
             }
             self.table.lock().answering -= 1;
@@ -114,7 +114,7 @@ impl Daemon {
 
     /// The answer, and the id of a mount that was made.
     fn answer(self: &Arc<Self>, request: &Request) -> (Answer, Option<u64>) {
-        tracing::debug!("asked for {request:?}");
+        tracing::debug!("request {request:?}");
         let answer = match request {
             Request::Ping => Answer::Ok,
             Request::Mount(request) => match self.mount(request) {

@@ -94,7 +94,7 @@ impl Daemon {
             }
             // The first descriptor is the memory.
             if fds.get(1).is_some_and(|fd| has_ended(fd.as_fd())) {
-                tracing::info!("the mount at {name} is over");
+                tracing::info!("the mount at {name} has ended");
                 self.forget(id);
                 let _ = first.send(true);
                 return;
@@ -148,7 +148,8 @@ impl Daemon {
                 |entry: &&super::table::Entry| entry.mount.as_ref().is_some_and(over_io_uring);
             if let Some(entry) = table.mounts.values().find(bound) {
                 let why = format!(
-                    "{} is mounted with io_uring, and no other process can take that over: unmount it first",
+                    "{} is mounted with io_uring, and another process cannot take it over: unmount \
+                     it first",
                     entry.info.mountpoint.display()
                 );
                 drop(table);
@@ -163,7 +164,7 @@ impl Daemon {
             match thread("mp-park", parking) {
                 Ok(thread) => threads.push(thread),
                 // The mount is dropped with the closure, which parks it too.
-                Err(error) => tracing::error!("parking without a thread: {error}"),
+                Err(error) => tracing::error!("cannot start a thread to park a mount: {error}"),
             }
         }
         let mut busy = Vec::new();
@@ -187,7 +188,7 @@ impl Daemon {
         };
         let mut table = self.table.lock();
         if table.upgrade != UpgradeWait::Nobody {
-            return Answer::Error("an upgrade is under way: wait for it".to_owned());
+            return Answer::Error("an upgrade is in progress: wait for it".to_owned());
         }
         table.upgrade = UpgradeWait::Waiting;
         // Mounts being made or taken over are ready in a moment; `park` reports any that are not.
@@ -199,7 +200,7 @@ impl Daemon {
         match std::mem::replace(&mut table.upgrade, UpgradeWait::Nobody) {
             UpgradeWait::Over(Ok((pid, pause_ms))) => Answer::Upgraded { pid, pause_ms },
             UpgradeWait::Over(Err(why)) => Answer::Error(format!("not upgraded: {why}")),
-            _ => Answer::Error("the holder does not answer: its log may say why".to_owned()),
+            _ => Answer::Error("the holder does not answer: see its log".to_owned()),
         }
     }
 

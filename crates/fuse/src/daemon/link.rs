@@ -31,7 +31,7 @@ impl HolderLink {
     /// Sends a frame. The reading thread notices if the holder is gone.
     pub(super) fn tell(&self, kind: Kind, id: u64, body: &[u8]) {
         if let Err(error) = link::send(&self.writer.lock(), (kind, id), body, &[]) {
-            tracing::warn!("speaking to the holder: {error}");
+            tracing::warn!("cannot send to the holder: {error}");
         }
     }
 

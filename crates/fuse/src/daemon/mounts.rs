@@ -85,7 +85,7 @@ impl Daemon {
         }
         if let Some((_, state)) = table.find(&info.mountpoint) {
             if state == MountState::Mounting {
-                return Err(format!("{} is being mounted already", info.mountpoint.display()));
+                return Err(format!("{} is already being mounted", info.mountpoint.display()));
             }
             let (target, source_name) = (info.mountpoint.clone(), info.cluster.clone());
             return Err(MountError::Occupied { target, source_name }.to_string());
@@ -113,9 +113,9 @@ impl Daemon {
                 return Answer::Error(format!("{name} is being mounted: wait for it"));
             }
             Some((_, MountState::Resuming | MountState::Parked)) if !lazy => {
-                let why = "a new daemon process takes it over";
+                let why = "a new daemon process is taking it over";
                 return Answer::Error(format!(
-                    "{name}: {why}: wait, or give up what is under way (-l)"
+                    "{name}: {why}: wait, or give up the requests in progress (-l)"
                 ));
             }
             Some(_) => {}
@@ -158,7 +158,7 @@ impl Daemon {
             }
         }
         for (id, mount) in over {
-            tracing::info!("the mount at {} is over", mount.spec().target.display());
+            tracing::info!("the mount at {} has ended", mount.spec().target.display());
             let daemon = Arc::clone(self);
             // Closing its session may wait for an unreachable cluster.
             let started = thread("mp-reap", move || {
@@ -166,7 +166,9 @@ impl Daemon {
                 daemon.forget(id);
             });
             if let Err(error) = started {
-                tracing::error!("a mount that is over is not waited for: {error}");
+                tracing::error!(
+                    "cannot start a thread to wait for a mount that has ended: {error}"
+                );
                 self.forget(id);
             }
         }

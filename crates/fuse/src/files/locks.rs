@@ -364,7 +364,10 @@ impl Files {
         let mut table = self.table.lock();
         let left = table.lockers.values().flatten().filter(|it| it.is_left).count();
         if left >= LEFT_MAX {
-            tracing::error!("a lock of inode {ino} stays until this mount ends: too many do");
+            tracing::error!(
+                "a lock of inode {ino} stays until this mount ends: too many locks could not be \
+                 released"
+            );
             return;
         }
         let of = |it: &Owner| it == owner || all && it.has_number_of(owner);

@@ -116,7 +116,7 @@ impl Fs {
         // An error does not fail the open.
         match (done, self.device.get()) {
             (Ok(_), Some(device)) => drop(device.inval_inode(told.attr.ino.0, Pages::None)),
-            (Err(Errno(errno)), _) => tracing::debug!("noting a read: errno {errno}"),
+            (Err(Errno(errno)), _) => tracing::debug!("cannot record a read: errno {errno}"),
             _ => {}
         }
     }

@@ -74,7 +74,9 @@ impl Fs {
         match self.count(attr) {
             Ok(bytes) => self.counted.0.insert(attr.ino.0, (State::of(attr), bytes)),
             // The kernel then gets the length.
-            Err(Errno(errno)) => tracing::debug!("counting inode {}: errno {errno}", attr.ino),
+            Err(Errno(errno)) => {
+                tracing::debug!("cannot count the blocks of inode {}: errno {errno}", attr.ino);
+            }
         }
     }
 

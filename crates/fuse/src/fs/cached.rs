@@ -57,7 +57,10 @@ impl Fs {
         match self.device.get()?.backing_open(hit.file.as_fd()) {
             Ok(id) => Some(Backed { id, key: hit.key }),
             Err(error) => {
-                tracing::warn!("file {} of the cache is not passed through: {error}", hit.key);
+                tracing::warn!(
+                    "the kernel cannot read file {} of the cache directly: {error}",
+                    hit.key
+                );
                 None
             }
         }
@@ -67,7 +70,7 @@ impl Fs {
         if let Some(device) = self.device.get()
             && let Err(error) = device.backing_close(backed.id)
         {
-            tracing::warn!("a file of the cache stays in the kernel: {error}");
+            tracing::warn!("the kernel keeps a file of the cache open: {error}");
         }
     }
 

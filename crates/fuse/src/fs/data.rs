@@ -139,7 +139,7 @@ impl Fs {
         }
         let end = args.offset.saturating_add(u64::from(args.size));
         tracing::error!(
-            "inode {ino}: of bytes {} to {end} some that were written are lost; `millpond fsck` tells more",
+            "inode {ino}: written bytes between {} and {end} are lost; `millpond fsck` shows more",
             args.offset,
         );
         Err(Errno::IO)

@@ -273,7 +273,7 @@ impl Fs {
                 continue;
             }
             if let Err(Errno(errno)) = self.unlock_in_lane(ino, &owner) {
-                tracing::warn!("a lock of inode {ino} could not be given back yet: errno {errno}");
+                tracing::warn!("a lock of inode {ino} could not be released yet: errno {errno}");
                 return;
             }
         }

@@ -293,7 +293,7 @@ impl Door for Mount<'_> {
 
     fn remove(&mut self, bytes: Bytes, parts: &[(u64, &[u8])]) {
         if let Err(error) = self.fs.backend.client.cut_chunks(&bytes.touched(parts), None) {
-            tracing::warn!("chunks of data {} are nobody's, and stay: {error}", bytes.data);
+            tracing::warn!("unused chunks of data {} could not be removed: {error}", bytes.data);
         }
     }
 

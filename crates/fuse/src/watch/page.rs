@@ -48,7 +48,7 @@ fn operations(page: &mut Page, served: &[Labelled<'_>]) {
     page.histograms(
         (
             "millpond_mount_operation_seconds",
-            "From receipt of a request until its answer is ready.",
+            "Time from receipt of a request until its answer is ready.",
         ),
         each().map(|(labels, operation)| (labels, operation.took.clone())),
     );
@@ -61,7 +61,11 @@ fn operations(page: &mut Page, served: &[Labelled<'_>]) {
         let errors = picture.errors.iter();
         errors.map(move |(name, count)| (format!("{mount},{}", label("errno", name)), *count))
     });
-    page.many(("millpond_mount_errors_total", "The same by errno."), "counter", errors);
+    page.many(
+        ("millpond_mount_errors_total", "Requests answered with an error, by errno."),
+        "counter",
+        errors,
+    );
 }
 
 fn calls(page: &mut Page, served: &[Labelled<'_>]) {
@@ -80,7 +84,7 @@ fn calls(page: &mut Page, served: &[Labelled<'_>]) {
             each().map(|(labels, call)| (labels, call.1.clone())),
         );
         page.many(
-            (&format!("millpond_mount_{kind}_failed_total"), "Calls that came to nothing."),
+            (&format!("millpond_mount_{kind}_failed_total"), "Failed calls to the cluster."),
             "counter",
             each().map(|(labels, call)| (labels, call.2)),
         );
@@ -92,42 +96,46 @@ type Number = ((&'static str, &'static str), &'static str, fn(&Picture) -> u64);
 const NUMBERS: &[Number] = &[
     (("millpond_mount_read_bytes_total", "Bytes read."), "counter", |it| it.read_bytes),
     (("millpond_mount_written_bytes_total", "Bytes written."), "counter", |it| it.written_bytes),
-    (("millpond_mount_in_flight", "Requests in work."), "gauge", |it| it.in_flight),
+    (("millpond_mount_in_flight", "Requests in progress."), "gauge", |it| it.in_flight),
     (("millpond_mount_resent_total", "Requests that the kernel sent again."), "counter", |it| {
         it.resent
     }),
-    (("millpond_mount_repeated_total", "Those that the mount remembered."), "counter", |it| {
-        it.repeated
-    }),
+    (
+        ("millpond_mount_repeated_total", "Resent requests that the journal knew."),
+        "counter",
+        |it| it.repeated,
+    ),
     (
         ("millpond_mount_taken_over_total", "Times that another process took the mount over."),
         "counter",
         |it| u64::from(it.files.taken_over),
     ),
-    (("millpond_mount_open_inodes", "Inodes that are open."), "gauge", |it| it.files.inodes),
-    (("millpond_mount_open_handles", "Open files of them."), "gauge", |it| it.files.handles),
+    (("millpond_mount_open_inodes", "Open inodes."), "gauge", |it| it.files.inodes),
+    (("millpond_mount_open_handles", "Open file descriptions of these inodes."), "gauge", |it| {
+        it.files.handles
+    }),
     (
-        ("millpond_mount_untold_inodes", "Files whose new length no meta was told yet."),
+        ("millpond_mount_untold_inodes", "Written files with a length that no meta knows yet."),
         "gauge",
         |it| it.files.untold,
     ),
     (
-        ("millpond_mount_promised_changes", "Changes answered that no meta was told of yet."),
+        ("millpond_mount_promised_changes", "Acknowledged changes that no meta knows yet."),
         "gauge",
         |it| it.files.promised,
     ),
     (
-        ("millpond_mount_broken_promises_total", "Those that no meta could do after all."),
+        ("millpond_mount_broken_promises_total", "Acknowledged changes that no meta could do."),
         "counter",
         |it| it.files.broken,
     ),
     (
-        ("millpond_mount_delegated_directories", "Directories that are the mount's alone."),
+        ("millpond_mount_delegated_directories", "Directories delegated to the mount."),
         "gauge",
         |it| it.delegations.0,
     ),
     (
-        ("millpond_mount_recalled_directories_total", "Those that metas asked for."),
+        ("millpond_mount_recalled_directories_total", "Delegations that metas recalled."),
         "counter",
         |it| it.delegations.1,
     ),
@@ -135,46 +143,49 @@ const NUMBERS: &[Number] = &[
         it.files.journal_bytes
     }),
     (
-        ("millpond_mount_journal_capacity_bytes", "Bytes at which it is written anew."),
+        ("millpond_mount_journal_capacity_bytes", "Size at which the journal is rewritten."),
         "gauge",
         |_| journal::HALF_BYTES,
     ),
     (("millpond_mount_log_readers", "Readers of the access log."), "gauge", |it| it.log_readers),
     (
-        ("millpond_mount_log_dropped_total", "Lines that a reader of it was too slow for."),
+        (
+            "millpond_mount_log_dropped_total",
+            "Lines of the access log dropped because a reader was too slow.",
+        ),
         "counter",
         |it| it.log_dropped,
     ),
+    (("millpond_mount_ahead_fetched_bytes_total", "Bytes of read-ahead."), "counter", |it| {
+        it.ahead.fetched
+    }),
     (
-        ("millpond_mount_ahead_fetched_bytes_total", "Bytes fetched before they were asked for."),
+        ("millpond_mount_ahead_used_bytes_total", "Read-ahead bytes that were read."),
         "counter",
-        |it| it.ahead.fetched,
+        |it| it.ahead.used,
     ),
-    (("millpond_mount_ahead_used_bytes_total", "Those that were read then."), "counter", |it| {
-        it.ahead.used
-    }),
-    (("millpond_mount_ahead_wasted_bytes_total", "Those that were not."), "counter", |it| {
-        it.ahead.wasted
-    }),
+    (
+        ("millpond_mount_ahead_wasted_bytes_total", "Read-ahead bytes that were not read."),
+        "counter",
+        |it| it.ahead.wasted,
+    ),
     (
         (
             "millpond_mount_again_fetched_bytes_total",
-            "Bytes fetched for direct reads that come back.",
+            "Bytes fetched to hold for repeated direct reads.",
         ),
         "counter",
         |it| it.ahead.again_fetched,
     ),
     (
-        ("millpond_mount_again_read_bytes_total", "Bytes of such reads that were held."),
+        ("millpond_mount_again_read_bytes_total", "Bytes of repeated direct reads that were held."),
         "counter",
         |it| it.ahead.again_read,
     ),
-    (
-        ("millpond_mount_memory_bytes", "Memory of requests and of what is held of files."),
-        "gauge",
-        |it| it.budgets.memory_used,
-    ),
-    (("millpond_mount_memory_limit_bytes", "Memory that it may be."), "gauge", |it| {
+    (("millpond_mount_memory_bytes", "Memory of requests and of held data."), "gauge", |it| {
+        it.budgets.memory_used
+    }),
+    (("millpond_mount_memory_limit_bytes", "Limit of that memory."), "gauge", |it| {
         it.budgets.limits.memory
     }),
     (
@@ -198,59 +209,62 @@ const NUMBERS: &[Number] = &[
         |it| it.budgets.waiting,
     ),
     (
-        ("millpond_mount_throttled_microseconds_total", "Time that requests waited for it."),
+        (
+            "millpond_mount_throttled_microseconds_total",
+            "Time that requests waited for the bandwidth.",
+        ),
         "counter",
         |it| it.budgets.waited_us,
     ),
     (("millpond_mount_cache_files", "Files in the cache."), "gauge", |it| it.cache.files),
-    (("millpond_mount_cache_bytes", "Bytes of them."), "gauge", |it| it.cache.bytes),
+    (("millpond_mount_cache_bytes", "Bytes of files in the cache."), "gauge", |it| it.cache.bytes),
     (
-        ("millpond_mount_cache_limit_bytes", "Bytes that they may have; 0 without a cache."),
+        ("millpond_mount_cache_limit_bytes", "Limit of the cache; 0 without a cache."),
         "gauge",
         |it| it.cache.limit,
     ),
     (
-        ("millpond_mount_cache_passthrough", "1 where the kernel reads them by itself."),
+        ("millpond_mount_cache_passthrough", "1 if the kernel reads files of the cache directly."),
         "gauge",
         |it| it.cache.passes,
     ),
-    (("millpond_mount_cache_hits_total", "Opens whose file was in it."), "counter", |it| {
+    (("millpond_mount_cache_hits_total", "Opens with the file in the cache."), "counter", |it| {
         it.cache.hits
     }),
-    (("millpond_mount_cache_misses_total", "Opens whose file was not."), "counter", |it| {
-        it.cache.misses
-    }),
     (
-        ("millpond_mount_cache_passed_total", "Opens that the kernel reads by itself."),
+        ("millpond_mount_cache_misses_total", "Opens without the file in the cache."),
+        "counter",
+        |it| it.cache.misses,
+    ),
+    (
+        ("millpond_mount_cache_passed_total", "Opens that leave the reads to the kernel."),
         "counter",
         |it| it.cache.passed,
     ),
     (
-        ("millpond_mount_cache_read_bytes_total", "Bytes of it that the daemon read."),
+        ("millpond_mount_cache_read_bytes_total", "Bytes that the daemon read from the cache."),
         "counter",
         |it| it.cache.read_bytes,
     ),
-    (("millpond_mount_cache_fills_total", "Files that were fetched."), "counter", |it| {
+    (("millpond_mount_cache_fills_total", "Files fetched into the cache."), "counter", |it| {
         it.cache.filled
     }),
-    (("millpond_mount_cache_filled_bytes_total", "Bytes of them."), "counter", |it| {
-        it.cache.filled_bytes
-    }),
     (
-        ("millpond_mount_cache_fills_failed_total", "Files that could not be fetched or kept."),
+        ("millpond_mount_cache_filled_bytes_total", "Bytes fetched into the cache."),
+        "counter",
+        |it| it.cache.filled_bytes,
+    ),
+    (
+        ("millpond_mount_cache_fills_failed_total", "Files that could not be fetched or written."),
         "counter",
         |it| it.cache.failed,
     ),
-    (
-        ("millpond_mount_cache_evictions_total", "Files that made room for others."),
-        "counter",
-        |it| it.cache.evicted,
-    ),
-    (
-        ("millpond_mount_cache_damaged_total", "Files that were not what was written."),
-        "counter",
-        |it| it.cache.damaged,
-    ),
+    (("millpond_mount_cache_evictions_total", "Files evicted from the cache."), "counter", |it| {
+        it.cache.evicted
+    }),
+    (("millpond_mount_cache_damaged_total", "Files with damaged bytes."), "counter", |it| {
+        it.cache.damaged
+    }),
 ];
 
 #[cfg(test)]

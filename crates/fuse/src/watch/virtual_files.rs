@@ -239,10 +239,10 @@ impl Fs {
             let op = MetaOp::Lookup { parent: Ino::ROOT, name: own };
             match self.backend.meta(ticket, op) {
                 Err(errno) if errno == Errno::from(MetaError::NotFound) => {}
-                Err(Errno(errno)) => tracing::warn!("looking for a file {name}: errno {errno}"),
+                Err(Errno(errno)) => tracing::warn!("cannot look for a file {name}: errno {errno}"),
                 Ok(_) => tracing::warn!(
-                    "{}/{name} is hidden by the mount's own file of this name: mount with -o nowatch \
-                     to reach it",
+                    "{}/{name} is hidden by the mount's own file of that name: mount with -o \
+                     nowatch to see it",
                     self.watch.mount
                 ),
             }

@@ -78,7 +78,9 @@ fn serve(
 fn prod(target: &Path, queues: &Receiver<u16>) {
     for queue in queues {
         if let Err(error) = prod_queue(target, queue) {
-            tracing::warn!("requests of processor {queue} may wait for the next one: {error}");
+            tracing::warn!(
+                "requests of processor {queue} may wait until the next one arrives: {error}"
+            );
         }
     }
 }

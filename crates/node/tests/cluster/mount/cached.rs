@@ -676,14 +676,14 @@ fn a_cache_that_cannot_be_is_refused_and_nothing_is_mounted() {
         ("cache=/tmp,cache_size=1GiB".to_owned(), "add mode=read-only"),
         ("mode=read-only,cache=/tmp".to_owned(), "add cache_size="),
         ("mode=read-only,cache_size=1GiB".to_owned(), "add cache=FOLDER"),
-        ("mode=read-only,cache=here,cache_size=1GiB".to_owned(), "by its whole path"),
+        ("mode=read-only,cache=here,cache_size=1GiB".to_owned(), "the absolute path of a folder"),
         (format!("mode=read-only,cache={missing},cache_size=1GiB"), "mkdir -p"),
-        (format!("mode=read-only,cache={file},cache_size=1GiB"), "is no folder"),
+        (format!("mode=read-only,cache={file},cache_size=1GiB"), "is not a folder"),
         (format!("mode=read-only,cache={used},cache_size=1GiB"), "is the cache of another mount"),
         (format!("mode=read-only,cache={other},cache_size=1GiB"), "is on a FUSE file system"),
         (format!("mode=read-only,cache={below},cache_size=1GiB"), "would hide it"),
-        ("mode=read-only,cache=/tmp,cache_size=1GiB".to_owned(), "other users may write to"),
-        ("mode=read-only,cache=/proc,cache_size=1GiB".to_owned(), "cannot be written to"),
+        ("mode=read-only,cache=/tmp,cache_size=1GiB".to_owned(), "is writable by other users"),
+        ("mode=read-only,cache=/proc,cache_size=1GiB".to_owned(), "is not writable"),
     ] {
         let done = host.run(&["mount", &host.addresses, &below, "-o", &options]);
         let said = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -309,7 +309,7 @@ fn a_daemon_that_is_killed_while_it_stands_in_the_kernel_is_replaced() {
         let daemon = host.status().unwrap().pid;
         until("a thread of the daemon waits for the read", || has_stuck(daemon).then_some(()));
         host.kill_daemon();
-        assert!(host.log().contains("kept by the kernel"), "{}", host.log());
+        assert!(host.log().contains("the kernel keeps it"), "{}", host.log());
         for node in &cluster.nodes {
             node.signal("CONT");
         }

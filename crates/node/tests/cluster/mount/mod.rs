@@ -285,7 +285,7 @@ fn a_daemon_that_starts_while_the_cluster_is_away_waits_for_it() {
     assert_eq!(host.listed()[0].state.name(), "resuming");
     let done = host.run(&["umount", target.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(!done.status.success() && said.contains("takes it over"), "{said}");
+    assert!(!done.status.success() && said.contains("is taking it over"), "{said}");
     let done = host.run(&["mounts", "upgrade"]);
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("is resuming now"), "{said}");

@@ -212,5 +212,5 @@ fn a_promise_that_cannot_be_kept_is_told_at_fsync() {
     drop(file);
     assert_eq!(fs::read(mount.join("name")).unwrap(), b"theirs");
     let log = host.log();
-    assert!(log.contains("could not be done: EEXIST"), "{log}");
+    assert!(log.contains("acknowledged but failed: EEXIST"), "{log}");
 }

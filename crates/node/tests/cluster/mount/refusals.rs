@@ -51,7 +51,7 @@ fn bad_input_is_refused_in_one_line() {
         (&[addresses, &missing], "mkdir -p"),
         (&[addresses, file], "choose a directory"),
         (&[addresses, target, "-o", "mode=lax"], "close-to-open"),
-        (&[addresses, target, "-o", "ro,fast"], "no option"),
+        (&[addresses, target, "-o", "ro,fast"], "is not an option"),
         (&[addresses, target, "-o", "memory=1MiB"], "use memory=6MiB or more, or threads=3"),
         (&[addresses, target, "-o", "bandwidth=fast"], "use a number of bytes a second"),
         (&[addresses, target, "--run-dir", &other, "--log-file", &log], "--log-file"),
