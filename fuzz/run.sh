@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for SECONDS (60) each, one per CPU at a time, and fails on a crash.
 #   bash fuzz/run.sh [SECONDS] [TARGET...]
-# Needs a nightly toolchain (rustup installs it when missing) and a C++ compiler; cargo-fuzz is
-# installed when missing. A crash leaves its input in fuzz/artifacts/TARGET/ and tells how to
-# replay it.
+# Needs a nightly toolchain (rustup installs it if missing) and a C++ compiler; the script installs
+# cargo-fuzz if missing. After a crash, its input is in fuzz/artifacts/TARGET/, and the output has
+# the command that replays it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks specs/*.tla with TLC: that the model holds its promises, that TLC notices each rule that is left out,
-# and that the names of actions are the names of events in the code. About three minutes on two cores.
+# Checks specs/*.tla with TLC: the model keeps its promises, TLC detects the omission of each rule,
+# and the names of actions are the names of events in the code. Takes about three minutes on two
+# cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,7 +63,7 @@ breaks() {
     echo "noticed $1: $(grep -c '^State ' "$WORK/$name.out") steps"
 }
 
-# The vocabulary of the model is the code's.
+# Actions of the model have the names of the code's events.
 names() {
     local file=$1 action
     shift

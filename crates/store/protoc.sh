@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to protoc and protobuf's well-known types, which the build of etcd-client needs: installs them with
-# apt when it may, and says what to do when it may not.
+# Provides protoc and protobuf's well-known types for the build of etcd-client: installs them with
+# apt if permitted, and otherwise prints instructions.
 set -euo pipefail
 
 works() {

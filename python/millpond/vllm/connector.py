@@ -189,7 +189,7 @@ class MillpondConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._worker.start_saves(self._meta())
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        """Returns the requests whose loads ended."""
+        """Returns the requests with finished loads."""
         if self._worker is None:
             return KVConnectorTransferResults()
         loaded, failed = self._worker.take_loaded(self._meta().idle)

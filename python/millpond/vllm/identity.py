@@ -133,7 +133,7 @@ _FROM_THE_MODEL = (
     *("mistral", "sharded_state", "bitsandbytes", "gguf"),
     *("runai_streamer", "runai_streamer_sharded"),
 )
-"""Formats whose loader reads the weights from the model's own folder or repository."""
+"""Formats with a loader that reads the weights from the model's own folder or repository."""
 _LOADER_HOW = re.compile(r"key|secret|token|thread|reader|concurrency|memory|chunk|enable_")
 """Options of loaders for the method of reading weights, and for credentials."""
 

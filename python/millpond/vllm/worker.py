@@ -190,7 +190,7 @@ class WorkerSide:
     # -- saves --------------------------------------------------------------
 
     def void_saves(self, meta: StepMeta) -> None:
-        """Stops reading for saves whose blocks this step may overwrite."""
+        """Stops reading for saves of blocks that this step may overwrite."""
         self._fence.void_here(meta.saves_from)
 
     def start_saves(self, meta: StepMeta) -> None:
@@ -300,7 +300,7 @@ class WorkerSide:
     # -- reports ------------------------------------------------------------
 
     def take_loaded(self, idle: bool) -> tuple[set[str], set[str]]:
-        """Returns the requests whose asynchronous loads ended, and the failed ones.
+        """Returns the requests with finished asynchronous loads, and the failed ones.
 
         Args:
             idle: the step computes nothing; wait a moment for a transfer.

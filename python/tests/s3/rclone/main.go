@@ -1,5 +1,6 @@
-// Command rclone is rclone with what the tests of S3 clients use: the backends s3 and local, and some commands.
-// With all its backends it takes many times as long to build; what this one is made of is rclone's own.
+// Command rclone is rclone with only the parts for the tests of S3 clients: the backends s3 and
+// local, and some commands. A build with all backends takes many times as long. All parts are
+// unchanged code of rclone.
 package main
 
 import (
