@@ -60,7 +60,7 @@ pub(crate) fn of(
     let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
     let is_in_chunks = text("x-amz-content-sha256").is_some_and(|it| it.starts_with("STREAMING-"));
     if is_in_chunks && (is_document || *method == Method::POST) {
-        return Err(absent("a body in chunks (aws-chunked) that is no object or part"));
+        return Err(absent("A chunked body (aws-chunked) that is not an object or a part"));
     }
     if !is_document {
         return Ok(None);
@@ -86,7 +86,7 @@ impl Reading {
             let Some(frame) = self.body.frame().await else {
                 return self.end().err().map(|error| {
                     *self.wrong.0.lock() = Some(error);
-                    Err("a document that is refused".into())
+                    Err("the document was rejected".into())
                 });
             };
             match frame.map(Frame::into_data) {
@@ -107,7 +107,7 @@ impl Reading {
         self.document.expected.check(&hasher.finish())?;
         let has = |name: &[u8]| self.seen.windows(name.len()).any(|it| it == name);
         if self.document.makes_bucket && (has(b"<Tags") || has(b":Tags")) {
-            return Err(absent("CreateBucket with tags (PutBucketTagging gives it some)"));
+            return Err(absent("CreateBucket with tags (use PutBucketTagging)"));
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ const QUESTIONS_MAX: usize = 64;
 const BUCKETS_MAX: usize = 1_024;
 const BELIEVED: Duration = Duration::from_secs(1);
 const UNREADABLE: &str =
-    "the settings of the bucket cannot be read: is there a gateway of a later version?";
+    "the settings of the bucket cannot be read: were they written by a newer gateway?";
 
 /// The configuration that requests need.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl Door {
     pub(crate) fn store(&self) -> S3Result<Arc<Store>> {
         self.store.read().clone().ok_or_else(|| {
             let message =
-                "The gateway waits for the cluster: `millpond admin status` shows how it is.";
+                "The gateway waits for the cluster: `millpond admin status` shows its state.";
             refuse(S3ErrorCode::ServiceUnavailable, message)
         })
     }

@@ -51,7 +51,7 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
     let is_in_the_way = matches!(error, ClientError::File { source: MetaError::NotDirectory, .. });
     let mut told = S3Error::with_source(code, Box::new(error));
     if is_in_the_way {
-        told.set_message("A link or a special file that a mount made is in the way of the key.");
+        told.set_message("A link or a special file that a mount made blocks the key.");
     }
     told
 }
@@ -59,7 +59,7 @@ pub(crate) fn told(error: ClientError, missing: S3ErrorCode) -> S3Error {
 /// The error for a full pool; its source has the reason.
 fn full(error: ClientError) -> S3Error {
     let is_quota = matches!(error, ClientError::File { source: MetaError::Quota, .. });
-    let message = if is_quota { "A quota would be broken." } else { "The cluster has no room." };
+    let message = if is_quota { "A quota would be exceeded." } else { "The cluster has no room." };
     let status = hyper::StatusCode::INSUFFICIENT_STORAGE;
     let mut full = custom("InsufficientStorage", status, message.to_owned());
     full.set_source(Box::new(error));
@@ -115,7 +115,8 @@ pub(crate) fn of_body(error: &StdError) -> S3Error {
     let text = error.to_string();
     if text.contains(chunks::TOO_LONG) {
         let message = format!(
-            "A chunk with a signature has at most {} bytes here: have the client make shorter ones, or none with signatures (STREAMING-UNSIGNED-PAYLOAD-TRAILER)",
+            "A signed chunk can have at most {} bytes: use shorter chunks, or unsigned ones \
+             (STREAMING-UNSIGNED-PAYLOAD-TRAILER)",
             chunks::SIGNED_MAX
         );
         return refuse(S3ErrorCode::InvalidRequest, message);
@@ -229,6 +230,6 @@ fn rare(code: &str) -> &'static str {
         }
         "MissingSecurityHeader" => "Your request is missing a required header.",
         "UnexpectedContent" => "This request contains unsupported content.",
-        _ => "The request was refused; the code says why.",
+        _ => "The request was rejected; see the error code.",
     }
 }

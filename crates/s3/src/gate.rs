@@ -281,7 +281,7 @@ pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>
     let mut kinds = headers.get_all(CONTENT_TYPE).iter();
     let is_plain = kinds.next().is_none_or(|it| it.to_str().is_ok()) && kinds.next().is_none();
     if *method == Method::POST && !is_plain {
-        let message = "There is one Content-Type, and it is ASCII";
+        let message = "A request can have only one Content-Type, in ASCII";
         return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
     let is_form = text(CONTENT_TYPE)
@@ -293,7 +293,7 @@ pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>
     match len.ok_or(S3ErrorCode::MissingContentLength)? {
         len if len > FORM_MAX => {
             let message = format!(
-                "A form has at most {FORM_MAX} bytes here: use PutObject for larger objects"
+                "A form can have at most {FORM_MAX} bytes: use PutObject for larger objects"
             );
             Err(refuse(S3ErrorCode::EntityTooLarge, message))
         }
@@ -334,7 +334,8 @@ pub(crate) fn check(
 fn check_token(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let is_token = |name: &str| name.eq_ignore_ascii_case(TOKEN);
     if headers.contains_key(TOKEN) || pairs(uri).any(|(name, _)| is_token(&name)) {
-        let message = "The provided token is malformed or otherwise invalid: there are no temporary credentials here";
+        let message = "The provided token is malformed or otherwise invalid: this gateway has no \
+                       temporary credentials";
         return Err(refuse(S3ErrorCode::InvalidToken, message));
     }
     Ok(())

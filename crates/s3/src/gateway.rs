@@ -218,9 +218,9 @@ async fn open(
             Ok(0) => {}
             Ok(count) => {
                 door.metrics.swept.add(count as u64);
-                tracing::info!(count, "S3: uploads given up that were older than {expiry:?}");
+                tracing::info!(count, "S3: dropped uploads older than {expiry:?}");
             }
-            Err(error) => tracing::warn!("S3: looking for old uploads: {error}"),
+            Err(error) => tracing::warn!("S3: cannot list old uploads: {error}"),
         }
         tokio::time::sleep(pause).await;
     }

@@ -35,7 +35,7 @@ impl Buf for Parts {
     fn advance(&mut self, mut count: usize) {
         while count > 0 {
             let Some(first) = self.0.front_mut() else {
-                unreachable!("a caller advances within what remains")
+                unreachable!("a caller advances within the remaining bytes")
             };
             if count < first.len() {
                 return first.advance(count);

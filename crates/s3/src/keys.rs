@@ -114,12 +114,13 @@ impl KeyRing {
     pub fn add(&self, name: &str, tenant: &str, buckets: Vec<String>) -> Result<Key, ClientError> {
         check_tenant(tenant)?;
         if name.is_empty() || name.len() > 64 {
-            let fix = format!("it has {} bytes: give one of 1 to 64 bytes", name.len());
+            let fix = format!("has {} bytes: use 1 to 64 bytes", name.len());
             return Err(wrong("name", fix));
         }
         if self.list()?.iter().any(|key| key.name == name) {
             let fix = format!(
-                "there is a key '{name}' already: choose another name, or remove it with `millpond s3 keys rm {name}`"
+                "the key '{name}' already exists: choose another name, or remove it with `millpond \
+                 s3 keys rm {name}`"
             );
             return Err(wrong("name", fix));
         }
@@ -177,7 +178,8 @@ pub(crate) fn check_tenant(name: &str) -> Result<(), ClientError> {
         return Ok(());
     }
     let fix = format!(
-        "'{name}' is no name of a tenant: 1 to {TENANT_MAX} letters, digits, '.', '-' and '_'"
+        "'{name}' is not the name of a tenant: use 1 to {TENANT_MAX} letters, digits, '.', '-' and \
+         '_'"
     );
     Err(wrong("tenant", fix))
 }

@@ -61,7 +61,7 @@ impl<T: Clone> Lately<T> {
         match (failed, ask) {
             (Some(error), _) => Err(error),
             (None, Some(ask)) => ask.await,
-            (None, None) => unreachable!("who asked was told something"),
+            (None, None) => unreachable!("every caller gets an answer"),
         }
     }
 

@@ -115,7 +115,10 @@ impl Metrics {
         let all = || OPERATIONS.iter().zip(&self.operations);
         let labels = |name: &str| label("operation", name);
         page.histograms(
-            ("millpond_s3_request_seconds", "From a request's header to the header of its answer."),
+            (
+                "millpond_s3_request_seconds",
+                "Time from a request's header to the header of its answer.",
+            ),
             all().map(|(name, it)| (labels(name), it.seconds.snapshot())),
         );
         page.many(
@@ -149,29 +152,36 @@ impl Metrics {
                 self.connections.get(),
             ),
             (
-                ("millpond_s3_requests_in_flight", "Requests whose answer has not begun."),
+                (
+                    "millpond_s3_requests_in_flight",
+                    "Requests that the gateway has not begun to answer.",
+                ),
                 "gauge",
                 self.in_flight.get(),
             ),
             (
-                ("millpond_s3_receive_bytes_total", "Bytes of bodies that requests told of."),
+                ("millpond_s3_receive_bytes_total", "Bytes of request bodies, as announced."),
                 "counter",
                 self.received.get(),
             ),
             (
-                ("millpond_s3_send_bytes_total", "Bytes of objects that were asked for."),
+                ("millpond_s3_send_bytes_total", "Bytes of requested objects."),
                 "counter",
                 self.sent.get(),
             ),
             (
-                ("millpond_s3_uploads_expired_total", "Uploads that were given up by age."),
+                (
+                    "millpond_s3_uploads_expired_total",
+                    "Multipart uploads dropped because of their age.",
+                ),
                 "counter",
                 self.swept.get(),
             ),
             (
                 (
                     "millpond_s3_pool_used_thousandths",
-                    "How full the pool is, where buckets are backed: writes wait above 850, and find no room above 950.",
+                    "Fill level of the pool, if buckets are backed: writes wait above 850 and find \
+                     no room above 950.",
                 ),
                 "gauge",
                 self.full.get(),
@@ -179,7 +189,7 @@ impl Metrics {
             (
                 (
                     "millpond_s3_writes_slowed_total",
-                    "Writes to backed buckets that waited, as the pool was nearly full.",
+                    "Writes to backed buckets that waited because the pool was nearly full.",
                 ),
                 "counter",
                 self.waited.get(),
@@ -187,7 +197,8 @@ impl Metrics {
             (
                 (
                     "millpond_s3_writes_no_room_total",
-                    "Writes to backed buckets that found the pool full: refused, or sent through.",
+                    "Writes to backed buckets that found the pool full and were rejected or \
+                     written through.",
                 ),
                 "counter",
                 self.no_room.get(),

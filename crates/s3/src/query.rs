@@ -72,7 +72,9 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
     }
     let Some((first, _)) = found.first() else { return Ok(false) };
     if signatures != 1 || headers.contains_key(AUTHORIZATION) {
-        return Err(absent(&format!("The query parameter '{first}' of what is not presigned")));
+        return Err(absent(&format!(
+            "The query parameter '{first}' of a request that is not presigned"
+        )));
     }
     leave_out_nothing(headers, &mut found);
     for (name, value) in found {
@@ -82,7 +84,7 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
         }
         let is_signed = signed.split(';').any(|it| it.trim() == name.as_str());
         if is_signed || headers.get(&name).is_some_and(|there| *there != value) {
-            return Err(wrong(format!("'{name}' is in the query and is a header")));
+            return Err(wrong(format!("'{name}' is both in the query and a header")));
         }
         headers.insert(name, value);
     }

@@ -310,7 +310,7 @@ impl Incoming {
         });
         let text = told.as_ref().and_then(|value| value.to_str().ok()).map(str::trim);
         let Some(text) = text else {
-            let message = "The trailer that x-amz-trailer names has not come.".to_owned();
+            let message = "The trailer that x-amz-trailer announces is missing.".to_owned();
             return Err(custom("MalformedTrailerError", hyper::StatusCode::BAD_REQUEST, message));
         };
         self.expected.add(algorithm, text).map_err(|_| bad_sum(algorithm))

@@ -357,8 +357,8 @@ impl Record {
         let access = self.access().map_or(0, |text| ACCESS.len() + text.len());
         if words::len(&self.meta) + access + PUT_ID.len() + PUT_LEN > META_MAX {
             let message = format!(
-                "User metadata and access control list have more than the {META_MAX} bytes together that the backend takes, of \
-                 which {} are for the gateway's own",
+                "User metadata and access control list together exceed the {META_MAX} bytes that \
+                 the backend accepts, of which the gateway uses {}",
                 PUT_ID.len() + PUT_LEN
             );
             return Err(refuse(S3ErrorCode::MetadataTooLarge, message));

@@ -138,7 +138,7 @@ async fn unchanged(file: &File) -> S3Result<()> {
     if asked.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))? {
         return Ok(());
     }
-    let message = "The object changed while it was read: ask again.";
+    let message = "The object changed while it was read: try again.";
     Err(refuse(S3ErrorCode::InternalError, message))
 }
 
@@ -160,7 +160,7 @@ async fn read(door: &Arc<Door>, file: &File, (offset, len): (u64, u64)) -> S3Res
         // one.
         let lens = lens.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
         if lens.first() != Some(&len) {
-            let message = "The object was cut while it was read: ask again.";
+            let message = "The object was truncated while it was read: try again.";
             return Err(refuse(S3ErrorCode::InternalError, message));
         }
         Ok(piece)

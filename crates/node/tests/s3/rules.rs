@@ -395,7 +395,7 @@ fn policies_are_those_of_the_bucket_behind() {
     // The object store behind has none, and takes none: it is what says so.
     policy("/data").refused(404, "NoSuchBucketPolicy");
     let told = put("/data").refused(501, "NotImplemented");
-    assert!(told.tag("Message").contains("says: "), "{}", told.text());
+    assert!(told.tag("Message").contains("answered: "), "{}", told.text());
     // A removal of none is done.
     s3.delete("/data").query("policy", "").send().expect(204);
     let asked = |of: &str| {

@@ -181,8 +181,9 @@ fn chain(error: &(dyn Error + 'static)) -> String {
         next = error.source();
     }
     if text.contains(SIGNS_OTHERS) {
-        text += ": the backend shows a certificate that signs others. Have it show one that such a one signed, or is signed by \
-            itself and made with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE`";
+        text += ": the backend presents a CA certificate. Give it a certificate that is signed by \
+                 a CA, or a self-signed one made with `openssl req -x509 -addext \
+                 basicConstraints=critical,CA:FALSE`";
     }
     text
 }
@@ -282,7 +283,7 @@ impl Stream for Received {
             }
             Poll::Pending => {
                 let late = self.waiting.as_mut().poll(cx);
-                late.map(|()| Some(Err("the backend sends nothing".into())))
+                late.map(|()| Some(Err("the backend stopped sending".into())))
             }
         }
     }

@@ -131,18 +131,22 @@ impl BackendSettings {
         let ca = self.ca_pem.as_deref();
         let is_word = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_graphic());
         for (is_right, field, fix) in [
-            (host.is_some_and(is_host), "endpoint", "http://HOST:PORT or https://HOST:PORT"),
-            (is_word(&self.region), "region", "a name such as us-east-1"),
-            (is_word(&self.access_key), "access_key", "the access key of the object store"),
-            (is_word(&self.secret_key.0), "secret_key", "the secret of the access key"),
-            ((1..=REQUESTS_MAX).contains(&self.requests_max), "requests_max", "1 to 1024"),
-            (within(self.timeout_ms), "timeout_ms", "100 to 600000"),
-            (within(self.connect_timeout_ms), "connect_timeout_ms", "100 to 600000"),
-            (ca.is_none_or(is_ca), "ca_pem", "certificates of authorities, as PEM"),
+            (
+                host.is_some_and(is_host),
+                "endpoint",
+                "must be http://HOST:PORT or https://HOST:PORT",
+            ),
+            (is_word(&self.region), "region", "must be a name such as us-east-1"),
+            (is_word(&self.access_key), "access_key", "must be the access key of the object store"),
+            (is_word(&self.secret_key.0), "secret_key", "must be the secret of the access key"),
+            ((1..=REQUESTS_MAX).contains(&self.requests_max), "requests_max", "must be 1 to 1024"),
+            (within(self.timeout_ms), "timeout_ms", "must be 100 to 600000"),
+            (within(self.connect_timeout_ms), "connect_timeout_ms", "must be 100 to 600000"),
+            (ca.is_none_or(is_ca), "ca_pem", "must be CA certificates in PEM format"),
             (
                 ca.is_none() || self.endpoint.starts_with("https://"),
                 "ca_pem",
-                "certificates are for an endpoint that begins with https://",
+                "CA certificates need an endpoint that begins with https://",
             ),
         ] {
             if !is_right {
@@ -210,7 +214,7 @@ impl BackendRing {
     /// for every call.
     pub fn set(&self, name: &str, settings: &BackendSettings) -> Result<(), ClientError> {
         if !is_name(name) {
-            let fix = format!("'{name}': 1 to 63 small letters, digits and dashes");
+            let fix = format!("'{name}' must be 1 to 63 lowercase letters, digits and dashes");
             return Err(ClientError::Argument { field: "name", fix });
         }
         settings.validate()?;

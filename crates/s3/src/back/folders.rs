@@ -29,7 +29,8 @@ pub(crate) const PAGE: u32 = 1_000;
 const FOLDERS: usize = 8;
 
 /// The reason why a backend cannot store a key.
-pub(crate) const ELSEWHERE: &str = "it keeps objects in folders, where a key with an empty part, '.', '..' or a backslash is another one";
+pub(crate) const ELSEWHERE: &str = "it keeps objects in folders, where a key with an empty part, \
+                                    '.', '..' or a backslash would be another key";
 
 /// The knowledge about how a backend stores objects.
 #[derive(Debug, Default)]
@@ -156,8 +157,7 @@ fn is_by_key(page: &Page, after: &str) -> bool {
 }
 
 fn unordered() -> Fault {
-    let text =
-        "it lists keys neither in their order nor folder by folder: it cannot be behind a bucket";
+    let text = "its lists are neither in key order nor folder by folder: it cannot be a backend";
     Fault { kind: Kind::Refused, is_congested: false, text: text.to_owned() }
 }
 
@@ -174,7 +174,7 @@ impl<B: Backend> Folders<B> {
             return Ok(page);
         }
         let text = format!(
-            "asked for keys that begin with '{}', it lists others: the list cannot be told",
+            "asked for keys that begin with '{}', it lists other keys: its lists cannot be used",
             wanted.prefix
         );
         Err(Fault { kind: Kind::Refused, is_congested: false, text })
@@ -192,7 +192,7 @@ impl<B: Backend> Folders<B> {
         if self.has_place(at).await? {
             return Ok(());
         }
-        let text = "no such key can be there".to_owned();
+        let text = "the backend cannot have this key".to_owned();
         Err(Fault { kind: Kind::Absent, is_congested: false, text })
     }
 

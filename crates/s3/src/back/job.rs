@@ -23,7 +23,8 @@ use crate::record::{Parts, Record, View};
 use crate::store::Object;
 
 /// The reason to send an object again after a mismatch.
-const DAMAGED: &str = "the backend tells another ETag than the parts that were sent have: they may have been damaged on their way";
+const DAMAGED: &str = "the ETag from the backend does not match the sent parts: they may have been \
+                       damaged in transit";
 /// Attempts to report an outcome to the metas.
 const TELLS: u32 = 5;
 /// Objects up to this size are read before they are sent.
@@ -112,7 +113,11 @@ impl Job {
                 // Another gateway owns the claim.
                 Ok(Err(ClientError::File { source: MetaError::Stale, .. })) => return,
                 Ok(Err(error)) if tell == TELLS => {
-                    tracing::warn!("S3: {} of bucket {}: {error}", self.shown(), self.bucket.name);
+                    tracing::warn!(
+                        "S3: cannot record the outcome for {} of bucket {}: {error}",
+                        self.shown(),
+                        self.bucket.name
+                    );
                 }
                 _ => sleep(self.connected.pace.pause(tell)).await,
             }
@@ -175,7 +180,7 @@ impl Job {
                 // The backend never had this key.
                 return Outcome::Done { etag: None };
             }
-            let error = "the key is too long at the backend, or no UTF-8".to_owned();
+            let error = "the key is too long for the backend, or is not UTF-8".to_owned();
             return Outcome::Failed { error, pause_ms: 60_000 };
         };
         let at = At { bucket: &self.backing.bucket, key: &key };
@@ -196,7 +201,7 @@ impl Job {
                 Ok(etag) => Outcome::Done { etag: Some(etag) },
                 Err(not) => self.not(not).await,
             },
-            Wanted::Forgotten => Self::again("nothing is to be done".to_owned()),
+            Wanted::Forgotten => Self::again("there is nothing to do".to_owned()),
         }
     }
 
@@ -286,11 +291,13 @@ impl Job {
                 if self.is_shared() && !known {
                     self.bucket.numbers.conflicts.inc();
                 }
-                Self::again("it was not done: the backend has another content".to_owned())
+                Self::again(
+                    "the request was not executed: the backend has other content".to_owned(),
+                )
             }
             Err(fault) if fault.kind == Kind::Absent && is_removal => Outcome::Done { etag: None },
             Err(fault) if fault.kind == Kind::Absent => {
-                Self::again("it was not done: the backend has nothing".to_owned())
+                Self::again("the request was not executed: the backend has no object".to_owned())
             }
             Err(fault) => self.unresolved(&fault),
         }

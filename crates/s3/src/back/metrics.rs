@@ -17,7 +17,7 @@ type Value = fn(&OfBucket) -> u64;
 
 /// All metrics of a bucket.
 const OF_BUCKET: [(Shown, Value); 12] = [
-    (("millpond_s3_backlog_keys", "gauge", "Keys that wait for the backend."), |it| it.keys.get()),
+    (("millpond_s3_backlog_keys", "gauge", "Keys in the backlog."), |it| it.keys.get()),
     (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |it| it.bytes.get()),
     (
         (
@@ -31,31 +31,29 @@ const OF_BUCKET: [(Shown, Value); 12] = [
         (
             "millpond_s3_conflicts_total",
             "counter",
-            "Keys that somebody else had written in a shared prefix.",
+            "Keys in a shared prefix that another writer had written at the backend.",
         ),
         |it| it.conflicts.get(),
     ),
-    (
-        ("millpond_s3_hits_total", "counter", "Objects that were asked for and lay in the pool."),
-        |it| it.hits.get(),
-    ),
-    (("millpond_s3_misses_total", "counter", "Those that were asked of the backend."), |it| {
+    (("millpond_s3_hits_total", "counter", "Reads of objects that were in the pool."), |it| {
+        it.hits.get()
+    }),
+    (("millpond_s3_misses_total", "counter", "Reads that asked the backend."), |it| {
         it.misses.get()
     }),
-    (("millpond_s3_fills_total", "counter", "Objects brought here from the backend."), |it| {
+    (("millpond_s3_fills_total", "counter", "Objects fetched from the backend."), |it| {
         it.fills.get()
     }),
     (("millpond_s3_fill_bytes_total", "counter", "Their bytes."), |it| it.filled.get()),
-    (("millpond_s3_evictions_total", "counter", "Objects that were given up here."), |it| {
+    (("millpond_s3_evictions_total", "counter", "Objects evicted by this gateway."), |it| {
         it.evictions.get()
     }),
     (("millpond_s3_evicted_bytes_total", "counter", "Their bytes."), |it| it.evicted.get()),
-    (("millpond_s3_list_merges_total", "counter", "Pages of lists of both sides."), |it| {
-        it.lists.get()
-    }),
-    (("millpond_s3_list_merges_failed_total", "counter", "Those of them that failed."), |it| {
-        it.lists_failed.get()
-    }),
+    (("millpond_s3_list_merges_total", "counter", "Pages of merged lists."), |it| it.lists.get()),
+    (
+        ("millpond_s3_list_merges_failed_total", "counter", "Pages of merged lists that failed."),
+        |it| it.lists_failed.get(),
+    ),
 ];
 
 /// Operations of backends.
@@ -195,11 +193,14 @@ impl BackMetrics {
             })
         };
         page.histograms(
-            ("millpond_s3_backend_request_seconds", "From a request to a backend to its answer."),
+            (
+                "millpond_s3_backend_request_seconds",
+                "Time from a request to a backend until its answer begins.",
+            ),
             operations().map(|(labels, it)| (labels, it.seconds.snapshot())),
         );
         page.many(
-            ("millpond_s3_backend_requests_total", "Requests to backends, by what came of them."),
+            ("millpond_s3_backend_requests_total", "Requests to backends, by result."),
             "counter",
             operations().flat_map(|(labels, it)| {
                 let results = RESULTS.iter().zip(&it.results);
@@ -211,17 +212,20 @@ impl BackMetrics {
             backends.iter().map(move |(name, it)| (label("backend", name), value(it)))
         };
         page.many(
-            ("millpond_s3_backend_sent_bytes_total", "Bytes of objects sent to backends."),
+            ("millpond_s3_backend_sent_bytes_total", "Bytes of objects that backends accepted."),
             "counter",
             of_each(|it| it.sent.get()),
         );
         page.many(
-            ("millpond_s3_backend_fetched_bytes_total", "Bytes of objects asked of backends."),
+            (
+                "millpond_s3_backend_fetched_bytes_total",
+                "Bytes of objects that came from backends.",
+            ),
             "counter",
             of_each(|it| it.fetched.get()),
         );
         page.many(
-            ("millpond_s3_backend_window", "Requests of the persister that may be under way."),
+            ("millpond_s3_backend_window", "Requests that the persister may have in flight."),
             "gauge",
             of_each(|it| it.window.load(Ordering::Relaxed).into()),
         );
@@ -240,7 +244,7 @@ impl BackMetrics {
             of_each(shown, value);
         }
         page.one(
-            ("millpond_s3_persisting_keys", "Keys that this gateway is bringing to backends."),
+            ("millpond_s3_persisting_keys", "Keys that this gateway is persisting."),
             "gauge",
             self.under_way.get(),
         );

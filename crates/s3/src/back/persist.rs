@@ -107,8 +107,8 @@ pub(crate) async fn run(door: Arc<Door>, mut ended: watch::Receiver<bool>) {
                     let found = found.into_iter().filter_map(|it| Some((it.name, it.backing?)));
                     follow(&door, &mut buckets, found.collect(), &ended);
                 }
-                Ok(Err(error)) => tracing::warn!("S3: looking for backed buckets: {error}"),
-                Err(error) => tracing::warn!("S3: looking for backed buckets: {error}"),
+                Ok(Err(error)) => tracing::warn!("S3: cannot list backed buckets: {error}"),
+                Err(error) => tracing::warn!("S3: cannot list backed buckets: {error}"),
             }
             sleep(LOOK).await;
         }
@@ -196,7 +196,7 @@ async fn claim_all(bucket: &Arc<Bucket>, lane: u8, jobs: &mut JoinSet<()>) {
             Ok((claims, _)) if claims.is_empty() => sleep(BREATH).await,
             Ok((claims, at)) => begin(bucket, lane, (&connected, claims, at), jobs),
             Err(error) => {
-                tracing::warn!("S3: claiming of bucket {}: {error}", bucket.name);
+                tracing::warn!("S3: cannot claim keys of bucket {}: {error}", bucket.name);
                 sleep(PAUSE).await;
             }
         }
@@ -236,9 +236,10 @@ async fn claim(
         }
         Some(backing) => {
             bucket.follow(backing);
-            Err("another backend backs it now: what was claimed waits until its lease ends".into())
+            Err("the bucket has another backend now: the claimed keys wait until their lease ends"
+                .into())
         }
-        None => Err("nothing backs it any more".into()),
+        None => Err("the bucket no longer has a backend".into()),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn bytes(file: &File, (offset, len): (u64, u64)) -> Result<Vec<u8>, S
     let len = usize::try_from(len)?;
     let mut bytes = vec![0; len];
     if len > 0 && file.read_batch(&mut [(offset, &mut bytes)])?.first() != Some(&len) {
-        return Err("the file was cut while it was read".into());
+        return Err("the file was truncated while it was read".into());
     }
     Ok(bytes)
 }

@@ -45,7 +45,7 @@ const ETAG_MAX: usize = 200;
 const FILL_MS_MAX: u64 = FORGET_MS / 2;
 /// The error for an object with an unexpected MD5, which is not stored.
 const DOUBTFUL: &str =
-    "What the backend sent has another MD5 than its ETag says. Please try again.";
+    "The MD5 of the content from the backend does not match its ETag. Please try again.";
 /// Above this fill level of the pool, in thousandths, reads do not store objects.
 const FULL: u64 = 950;
 
@@ -100,7 +100,7 @@ impl Before {
         if now.since(self.at) <= Duration::from_millis(FILL_MS_MAX) {
             return Ok(());
         }
-        let message = "The backend took so long that what it sent may be out of date.";
+        let message = "The backend took so long that its content may be out of date.";
         Err(refuse(S3ErrorCode::SlowDown, message))
     }
 }
@@ -123,7 +123,7 @@ impl<S: Stream<Item = Result<Bytes, StdError>> + Unpin> Stream for Passing<S> {
             // The length was announced: a client must not take a shorter body for the whole.
             Poll::Ready(None) if self.left > 0 => {
                 self.left = 0;
-                return Poll::Ready(Some(Err("the backend sent less than it said".into())));
+                return Poll::Ready(Some(Err("the backend sent less than it announced".into())));
             }
             _ => {}
         }
@@ -312,7 +312,7 @@ fn fill_and_tell(
         };
         if let Err(error) = done.map_err(|error| told_of(&door, error)) {
             // The client got everything it could get.
-            tracing::debug!("s3: {}/{key} is not kept: {error}", backed.bucket);
+            tracing::debug!("s3: {}/{key} is not cached: {error}", backed.bucket);
         }
     });
     Told(told)
@@ -394,7 +394,10 @@ async fn gather(
     let (mut come, mut last) = (0, None);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {
-            refuse(S3ErrorCode::ServiceUnavailable, format!("The backend broke off: {error}"))
+            refuse(
+                S3ErrorCode::ServiceUnavailable,
+                format!("The transfer from the backend failed: {error}"),
+            )
         })?;
         come += piece.len() as u64;
         if come > remote.len {
@@ -416,7 +419,7 @@ async fn gather(
         }
     }
     if come != remote.len {
-        let message = "The backend sent another length than it said.";
+        let message = "The backend sent a different length than it announced.";
         return Err(refuse(S3ErrorCode::ServiceUnavailable, message));
     }
     let (content, digest) = match sink.end().await {
@@ -498,7 +501,7 @@ impl Whole {
     ) -> Verdict {
         match self {
             Self::Sum(sum) if digest.sum.as_ref() != Some(sum) => Verdict::Damaged(format!(
-                "What the backend sent has another {} than was stored there.",
+                "The content from the backend has another {} than the stored content.",
                 sum.algorithm.name()
             )),
             Self::ETag if hex(&digest.md5) != remote.etag => {

@@ -116,7 +116,8 @@ impl Backed {
         if !self.fits(key) {
             let prefix = self.backing.prefix.len();
             let message = format!(
-                "Your key is too long: the backend '{name}' puts a prefix of {prefix} bytes before it. Use one of at most {} bytes.",
+                "Your key is too long: the backend '{name}' puts a prefix of {prefix} bytes before \
+                 it. Use a key of at most {} bytes.",
                 KEY_MAX.saturating_sub(prefix)
             );
             return Err(refuse(S3ErrorCode::KeyTooLongError, message));
@@ -128,7 +129,7 @@ impl Backed {
         // An unreachable backend refuses the key later, when it is persisted.
         let Ok(far) = door.reach(name).await else { return Ok(()) };
         if let Ok(false) = far.has_place(self.at(&there)).await {
-            let message = format!("The backend '{name}' cannot have this key: {ELSEWHERE}.");
+            let message = format!("The backend '{name}' cannot store this key: {ELSEWHERE}.");
             return Err(refuse(S3ErrorCode::InvalidArgument, message));
         }
         Ok(())
@@ -181,11 +182,11 @@ pub(crate) fn fault(backend: &str, fault: &Fault) -> S3Error {
     let message = |what: &str| format!("The backend '{backend}' {what}: {}", fault.text);
     match fault.kind {
         Kind::Absent => S3ErrorCode::NoSuchKey.into(),
-        Kind::SlowDown => refuse(S3ErrorCode::SlowDown, message("asks for fewer requests")),
-        Kind::Unreachable => refuse(S3ErrorCode::ServiceUnavailable, message("is not reached")),
+        Kind::SlowDown => refuse(S3ErrorCode::SlowDown, message("throttles requests")),
+        Kind::Unreachable => refuse(S3ErrorCode::ServiceUnavailable, message("cannot be reached")),
         Kind::Unmet => S3ErrorCode::PreconditionFailed.into(),
-        Kind::Refused => refuse(S3ErrorCode::ServiceUnavailable, message("refuses")),
-        Kind::Unknown => refuse(S3ErrorCode::ServiceUnavailable, message("fails")),
+        Kind::Refused => refuse(S3ErrorCode::ServiceUnavailable, message("rejects the request")),
+        Kind::Unknown => refuse(S3ErrorCode::ServiceUnavailable, message("failed")),
     }
 }
 
@@ -204,8 +205,9 @@ impl Door {
         let found = self.backend(name).await?;
         let found = found.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
         found.map(|it| Arc::clone(&it.backend)).ok_or_else(|| {
-            let message =
-                format!("No backend is called '{name}': `millpond s3 backend add {name} …`");
+            let message = format!(
+                "There is no backend '{name}': add it with `millpond s3 backend add {name} …`"
+            );
             refuse(S3ErrorCode::ServiceUnavailable, message)
         })
     }

@@ -40,7 +40,7 @@ fn told(backed: &Backed, fault: &Fault) -> S3Error {
     match (fault.kind, status) {
         (Kind::Absent, _) => none(),
         (Kind::Refused, Some(status)) if !code.is_empty() => {
-            let message = format!("The backend '{}' says: {rest}", backed.backing.backend);
+            let message = format!("The backend '{}' answered: {rest}", backed.backing.backend);
             let code = S3ErrorCode::Custom(code.to_owned().into());
             let mut error = S3Error::with_message(code, message);
             error.set_status_code(status);
@@ -53,10 +53,10 @@ fn told(backed: &Backed, fault: &Fault) -> S3Error {
 /// The backing, if it has no prefix: a policy applies to a whole bucket.
 async fn whole(door: &Arc<Door>, bucket: &str) -> S3Result<Backed> {
     let Some(backed) = backed(door, bucket).await? else {
-        return Err(absent("The policy of a bucket that no object store is behind"));
+        return Err(absent("The policy of a bucket without a backend"));
     };
     if !backed.backing.prefix.is_empty() {
-        let what = "A change of the policy of a bucket that is a part of the one behind it";
+        let what = "A change of the policy of a bucket with a prefix at its backend";
         return Err(absent(what));
     }
     Ok(backed)

@@ -20,7 +20,8 @@ fn dirs(bucket: &str, prefix: &[u8]) -> Result<Vec<String>, ClientError> {
     }
     let Some(key) = prefix.strip_suffix(b"/").filter(|it| !it.is_empty()) else {
         return Err(wrong(
-            "a quota is of a directory: write a prefix that ends with '/', or \"\" for all of the bucket",
+            "a quota applies to a directory: use a prefix that ends with '/', or \"\" for the \
+             whole bucket",
         ));
     };
     let names = names_of_key(key).map_err(|error| wrong(error.to_string()))?;
@@ -50,7 +51,8 @@ pub(super) fn set(
     }
     if rule.mode != Mode::Transient {
         return Err(wrong(
-            "only a transient rule has one: a backend's objects are bounded by `--cache` of the bucket",
+            "only a transient rule can have a quota: `--cache` of the bucket limits the objects of \
+             a backend",
         ));
     }
     let dirs = dirs(bucket, &rule.prefix)?;
@@ -61,13 +63,16 @@ pub(super) fn set(
         }
         if !volume.stat(dir)?.is_dir() {
             let key = dir.trim_start_matches('/');
-            return Err(wrong(format!("'{key}' is an object: a quota needs a directory there")));
+            return Err(wrong(format!(
+                "'{key}' is an object: a quota needs a directory of this name"
+            )));
         }
     }
     limit(volume, dirs.last().map_or("/", String::as_str), rule.quota_bytes).map_err(|error| {
         match error {
             ClientError::File { source: MetaError::NotEmpty, .. } => wrong(
-                "something lies there already, and a quota counts from the first object on: remove it before, or use another prefix",
+                "the directory already has content, and a quota must count from the first object: \
+                 remove the content first, or use another prefix",
             ),
             error => error,
         }

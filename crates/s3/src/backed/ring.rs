@@ -151,7 +151,7 @@ fn probe(settings: &BackendSettings, bucket: &str, prefix: &str) -> Result<bool,
 /// A readable description of a prefix at the backend of a backing.
 fn place_of(backing: &Backing, place: &[u8]) -> String {
     let place = String::from_utf8_lossy(place);
-    format!("keys with '{place}' in '{}' of '{}'", backing.bucket, backing.backend)
+    format!("keys that begin with '{place}' in '{}' of '{}'", backing.bucket, backing.backend)
 }
 
 /// Whether a backing declares all its keys below `place`, a prefix at the backend, as shared.
@@ -232,20 +232,23 @@ impl BucketRing {
         let prefix = String::from_utf8_lossy(&backing.prefix);
         let Some(settings) = read(&self.volume, backend)? else {
             let fix = format!(
-                "no backend is called '{backend}': make it with `millpond s3 backend add {backend} --endpoint URL …`"
+                "there is no backend '{backend}': add it with `millpond s3 backend add {backend} \
+                 --endpoint URL …`"
             );
             return Err(wrong("backend", fix));
         };
         let has_place = probe(&settings, bucket, &prefix).map_err(|text| {
             let fix = format!(
-                "'{backend}' at {} does not list its bucket '{bucket}': {text}: make the bucket there, or correct the endpoint and the credential with `millpond s3 backend add {backend} …`",
+                "'{backend}' at {} does not list its bucket '{bucket}': {text}: make the bucket \
+                 there, or correct the endpoint and the credential with `millpond s3 backend add \
+                 {backend} …`",
                 settings.endpoint
             );
             wrong("backend-bucket", fix)
         })?;
         if !has_place {
             let fix =
-                format!("'{backend}' cannot have keys that begin with '{prefix}': {ELSEWHERE}");
+                format!("'{backend}' cannot store keys that begin with '{prefix}': {ELSEWHERE}");
             return Err(wrong("prefix", fix));
         }
         Ok(())
@@ -283,7 +286,8 @@ impl BucketRing {
             let was_so = before.is_some_and(|it| disputed(it, other, &servers).is_some());
             if let Some(place) = disputed(backing, other, &servers).filter(|_| !was_so) {
                 let fix = format!(
-                    "'{name}' is backed by {} too, and one of both says that nobody else writes there: give one another prefix, or have both be shared",
+                    "'{name}' is backed by {} too, and at least one of the two is not shared: use \
+                     another prefix for one, or make both shared",
                     place_of(other, place)
                 );
                 return Err(wrong("prefix", fix));
@@ -312,7 +316,8 @@ impl BucketRing {
                 let was_so = disputed(backing, other, &before).is_some();
                 if let Some(place) = disputed(backing, other, &after).filter(|_| !was_so) {
                     let fix = format!(
-                        "'{name}' would be backed by {}, which '{other_name}' is backed by, and one of both says that nobody else writes there: `millpond s3 bucket rm` one of them before",
+                        "'{name}' would be backed by {}, as '{other_name}' is, and at least one of \
+                         the two is not shared: run `millpond s3 bucket rm` for one of them first",
                         place_of(other, place)
                     );
                     return Err(wrong("endpoint", fix));
@@ -583,13 +588,13 @@ impl BucketRing {
             let asked = all.iter().map(|(place, settings)| {
                 let probed = scope.spawn(|| match settings {
                     Some(settings) => probe(settings, &place.1, "").map(drop),
-                    None => Err("no file says where it is".to_owned()),
+                    None => Err("its settings are missing".to_owned()),
                 });
                 (place.clone(), probed)
             });
             let asked: Vec<_> = asked.collect();
             let answer = |(place, probed): (_, std::thread::ScopedJoinHandle<'_, _>)| {
-                (place, probed.join().unwrap_or_else(|_| Err("it could not be asked".to_owned())))
+                (place, probed.join().unwrap_or_else(|_| Err("it could not be checked".to_owned())))
             };
             asked.into_iter().map(answer).collect()
         }))

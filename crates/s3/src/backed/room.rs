@@ -53,7 +53,9 @@ const AWAITED: Duration = Duration::from_secs(30);
 const BARREN: Duration = Duration::from_secs(5);
 
 /// The message for a write that finds no room.
-const MESSAGE: &str = "The pool is full. What its backends have is given up here, and what they do not have yet goes there. Please reduce your request rate.";
+const MESSAGE: &str = "The pool is full. Objects that a backend has are being evicted, and those \
+                       that backends do not have yet are being persisted. Please reduce your \
+                       request rate.";
 
 /// The error for a write that finds the pool full.
 pub(crate) fn full() -> S3Error {
@@ -142,7 +144,7 @@ pub(crate) async fn keep(door: Arc<Door>) {
     let mut room = Room::default();
     loop {
         if let Err(error) = once(&door, &mut room).await {
-            tracing::debug!("S3: room of backed buckets: {error}");
+            tracing::debug!("S3: cannot make room in backed buckets: {error}");
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -216,7 +218,11 @@ impl OfBucket {
         let walked =
             door.blocking(move |store| walk(store, (&bucket, b""), &of).map_err(in_bucket)).await?;
         if walked > 0 {
-            tracing::info!(bucket = name, walked, "S3: changes of mounts go to the backend");
+            tracing::info!(
+                bucket = name,
+                walked,
+                "S3: changes made by mounts are queued for the backend"
+            );
             door.wake_persister();
         }
         let end = RealClock::tick();
@@ -261,7 +267,7 @@ impl OfBucket {
             let numbers = door.metrics.back.bucket(name);
             numbers.evictions.add(keys);
             numbers.evicted.add(bytes);
-            tracing::debug!(bucket = name, keys, bytes, "S3: clean keys were given up");
+            tracing::debug!(bucket = name, keys, bytes, "S3: clean keys were evicted");
         }
         Ok(bytes)
     }

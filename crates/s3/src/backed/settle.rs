@@ -125,7 +125,8 @@ async fn settled(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<()> {
     let name = &backed.backing.backend;
     let why = if failed.is_empty() { "it does not answer in time" } else { &failed };
     let what = if first.is_tombstone() { "removed" } else { "stored" };
-    let message =
-        format!("The object is {what} here, and the backend '{name}' does not know it yet: {why}");
+    let message = format!(
+        "The object is {what} here, but the backend '{name}' does not have the change yet: {why}"
+    );
     Err(refuse(S3ErrorCode::ServiceUnavailable, message))
 }

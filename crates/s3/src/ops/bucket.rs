@@ -26,10 +26,10 @@ const FIRST_REGION: &str = "us-east-1";
 
 /// The error for a directory beside the buckets, made by a mount.
 const TAKEN: &str =
-    "A directory of this name is there, which is no bucket. Select a different name and try again.";
+    "A directory of this name exists that is not a bucket. Select a different name and try again.";
 /// The error for creating an existing bucket with another list: the bucket stays unchanged.
-const OTHER_LIST: &str =
-    "You own this bucket, and it has another access control list: change that with PutBucketAcl.";
+const OTHER_LIST: &str = "You own this bucket, but it has another access control list: change the \
+                          list with PutBucketAcl.";
 /// Reserved prefixes and suffixes of bucket names: AWS uses them for other things.
 const HEADS: [&str; 2] = ["sthree-", "amzn-s3-demo-"];
 const TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];

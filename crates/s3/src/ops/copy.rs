@@ -106,7 +106,8 @@ impl Source {
         if self.who.owns() || told.tagging.is_some() || view.record.tags.is_empty() {
             return Ok(());
         }
-        let message = "The source has tags, which are its owner's alone: copy it with `x-amz-tagging-directive: REPLACE`";
+        let message = "The source has tags that only its owner may read: copy it with \
+                       `x-amz-tagging-directive: REPLACE`";
         Err(refuse(S3ErrorCode::AccessDenied, message))
     }
 

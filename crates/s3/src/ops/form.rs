@@ -144,7 +144,8 @@ fn check_expiration(policy: &[u8]) -> S3Result<()> {
         && !(told.ends_with('Z') && told.as_bytes().get(10) == Some(&b'T'))
     {
         let message = format!(
-            "Invalid Policy: Invalid 'expiration' value: '{told}': it is a time such as 2030-01-31T12:00:00.000Z"
+            "Invalid Policy: Invalid 'expiration' value: '{told}': use a time such as \
+             2030-01-31T12:00:00.000Z"
         );
         return Err(refuse(S3ErrorCode::InvalidPolicyDocument, message));
     }

@@ -97,7 +97,8 @@ pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S
                 if parts.is_none() {
                     return refuse(
                         S3ErrorCode::InvalidPart,
-                        "The object was not put in parts: it has part 1, which is all of it",
+                        "The object was not uploaded in parts: its only part is part 1, the whole \
+                         object",
                     );
                 }
                 let message = "The requested partnumber is not satisfiable".to_owned();

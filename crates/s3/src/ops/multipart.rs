@@ -269,7 +269,7 @@ impl PartCopying {
         let arrived =
             incoming.receive(door, self.to()).await.map_err(|error| match error.code() {
                 S3ErrorCode::IncompleteBody | S3ErrorCode::RequestTimeout => {
-                    let message = "The backend broke off while it sent the source of the copy.";
+                    let message = "The transfer of the source of the copy from the backend failed.";
                     refuse(S3ErrorCode::ServiceUnavailable, message)
                 }
                 _ => error,

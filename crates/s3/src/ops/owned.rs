@@ -27,7 +27,7 @@ pub(crate) fn named(name: &str) -> S3Result<Ownership> {
         ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(Ownership::BucketOwnerEnforced),
         ObjectOwnership::BUCKET_OWNER_PREFERRED => Ok(Ownership::BucketOwnerPreferred),
         ObjectOwnership::OBJECT_WRITER => Ok(Ownership::ObjectWriter),
-        _ => Err(refuse(S3ErrorCode::InvalidArgument, "This is not an object ownership")),
+        _ => Err(refuse(S3ErrorCode::InvalidArgument, "Invalid object ownership")),
     }
 }
 

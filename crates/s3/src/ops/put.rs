@@ -223,7 +223,10 @@ pub(crate) fn check_key(key: &str) -> S3Result<()> {
         return Err(S3ErrorCode::KeyTooLongError.into());
     }
     if key.is_empty() || key.contains('\0') {
-        return Err(refuse(S3ErrorCode::InvalidArgument, "A key has 1 to 1,024 bytes and no NUL"));
+        return Err(refuse(
+            S3ErrorCode::InvalidArgument,
+            "A key must have 1 to 1,024 bytes and no NUL",
+        ));
     }
     Ok(())
 }
