@@ -26,7 +26,7 @@ use millpond_types::ids::UuidError;
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// Not JSON, or a field is missing, unknown or of another type.
-    #[error("the {what} is not understood: {source}; see docs/admin.md")]
+    #[error("the {what} cannot be parsed: {source}; see docs/admin.md")]
     Json {
         /// `request` or `answer`.
         what: &'static str,
@@ -81,5 +81,5 @@ fn to_json(document: &impl serde::Serialize) -> Vec<u8> {
         clippy::expect_used,
         reason = "documents have text keys only and are written to memory"
     )]
-    serde_json::to_vec(document).expect("a document that serde_json cannot write")
+    serde_json::to_vec(document).expect("serde_json can write the document")
 }

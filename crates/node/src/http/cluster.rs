@@ -41,11 +41,11 @@ const STATES: [TargetState; 5] = [
 
 /// Equal on every node but for the moment that news travels.
 fn routing(page: &mut Page, routing: &Routing) {
-    let family = ("millpond_cluster_routing_version", "Routing that this node has.");
+    let family = ("millpond_cluster_routing_version", "Version of the routing of this node.");
     page.one(family, "gauge", routing.version.0);
     let family = ("millpond_cluster_nodes", "Nodes of the cluster.");
     page.one(family, "gauge", routing.nodes.len() as u64);
-    let family = ("millpond_cluster_slots_moving", "Slots on their way to another chain.");
+    let family = ("millpond_cluster_slots_moving", "Slots that are moving to another chain.");
     page.one(family, "gauge", routing.moving.len() as u64);
     // Chains without any replica that serves are a line of their own even when there are none.
     let mut chains: BTreeMap<(u8, usize), u64> = BTreeMap::from([((0, 0), 0)]);
@@ -60,7 +60,7 @@ fn routing(page: &mut Page, routing: &Routing) {
         }
     }
     page.many(
-        ("millpond_cluster_chains", "Chains of the cluster by replicas that serve."),
+        ("millpond_cluster_chains", "Chains of the cluster by number of serving replicas."),
         "gauge",
         chains.into_iter().map(|((table, serving), count)| {
             let serving = label("serving", &serving.to_string());
@@ -83,7 +83,10 @@ fn manager(page: &mut Page, member: &Member) {
     let roles =
         [("primary", Role::Primary), ("taking_over", Role::TakingOver), ("standby", Role::Standby)];
     page.many(
-        ("millpond_manager_role", "1 for what this node's manager is; all 0 without one."),
+        (
+            "millpond_manager_role",
+            "1 for the role of this node's manager; all 0 without a manager.",
+        ),
         "gauge",
         roles.into_iter().map(|(name, it)| (label("role", name), u64::from(role == Some(it)))),
     );
@@ -103,26 +106,26 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
         states.into_iter().map(|(state, count)| (label("state", name(state)), count)),
     );
     let gauges: [(Family<'_>, u64); 10] = [
-        (("millpond_replica_heads", "Chains that this node is the head of."), numbers.heads),
+        (("millpond_replica_heads", "Chains with their head on this node."), numbers.heads),
         (("millpond_replicas_stopped", "Replicas that stopped by themselves."), numbers.stopped),
         (("millpond_replica_chunks", "Chunks committed on this node."), numbers.chunks),
         (("millpond_replica_bytes", "Bytes of chunks committed on this node."), numbers.bytes),
         (("millpond_replica_staged", "Versions stored and not committed."), numbers.staged),
-        (("millpond_replica_tombstones", "Deletions that are remembered."), numbers.tombstones),
-        (("millpond_replica_lost_chunks", "Chunks whose bytes no replica had."), numbers.lost),
-        (("millpond_resyncs", "Replicas brought up to date from here."), numbers.resyncs),
+        (("millpond_replica_tombstones", "Remembered deletions."), numbers.tombstones),
+        (("millpond_replica_lost_chunks", "Lost chunks of replicas on this node."), numbers.lost),
+        (("millpond_resyncs", "Replicas that this node is resyncing."), numbers.resyncs),
         (
-            ("millpond_resync_left_chunks", "Chunks they were not compared with yet, about."),
+            ("millpond_resync_left_chunks", "Estimated chunks that resyncs have not compared yet."),
             numbers.resync_chunks_left,
         ),
         (
-            ("millpond_resync_left_bytes", "Bytes they were not compared with yet, about."),
+            ("millpond_resync_left_bytes", "Estimated bytes that resyncs have not compared yet."),
             numbers.resync_bytes_left,
         ),
     ];
-    let evictions = ("millpond_replica_evictions_total", "Values given up by heads here.");
+    let evictions = ("millpond_replica_evictions_total", "Values that heads on this node evicted.");
     page.one(evictions, "counter", numbers.evictions);
-    let refused = ("millpond_replica_refused_messages_total", "Messages that no replica sends.");
+    let refused = ("millpond_replica_refused_messages_total", "Rejected messages.");
     page.one(refused, "counter", numbers.refused);
     for (family, value) in gauges {
         page.one(family, "gauge", value);
@@ -130,18 +133,33 @@ fn replicas(page: &mut Page, numbers: &ReplicaNumbers) {
 }
 
 fn slots(page: &mut Page, numbers: &ReplicaNumbers) {
-    let family = ("millpond_slot_moves", "Slots on their way from chains headed here.");
+    let family = (
+        "millpond_slot_moves",
+        "Slots that are moving away from chains with their head on this node.",
+    );
     page.one(family, "gauge", numbers.slot_moves);
     for (family, value) in [
         (
-            ("millpond_slot_moved_chunks_total", "Chunks copied from here to slots' new chains."),
+            (
+                "millpond_slot_moved_chunks_total",
+                "Chunks copied from here to the new chains of slots.",
+            ),
             numbers.slot_chunks,
         ),
         (
-            ("millpond_slot_moved_bytes_total", "Bytes copied from here to slots' new chains."),
+            (
+                "millpond_slot_moved_bytes_total",
+                "Bytes copied from here to the new chains of slots.",
+            ),
             numbers.slot_bytes,
         ),
-        (("millpond_slot_failed_total", "Copies and removals tried again."), numbers.slot_failures),
+        (
+            (
+                "millpond_slot_failed_total",
+                "Failed and retried copies and removals of moving slots.",
+            ),
+            numbers.slot_failures,
+        ),
     ] {
         page.one(family, "counter", value);
     }
@@ -150,7 +168,11 @@ fn slots(page: &mut Page, numbers: &ReplicaNumbers) {
 fn links(page: &mut Page, numbers: &ReplicaNumbers) {
     let links = &numbers.links;
     for (family, kind, value) in [
-        (("millpond_links", "Connections to other nodes' replicas."), "gauge", links.open),
+        (
+            ("millpond_links", "Connections of this node's replicas to other nodes."),
+            "gauge",
+            links.open,
+        ),
         (
             ("millpond_link_queued_messages", "Messages that wait for a link."),
             "gauge",
@@ -162,7 +184,7 @@ fn links(page: &mut Page, numbers: &ReplicaNumbers) {
             links.queued_bytes,
         ),
         (
-            ("millpond_link_dropped_total", "Messages dropped; they are said again."),
+            ("millpond_link_dropped_total", "Dropped messages, which are sent again."),
             "counter",
             links.dropped,
         ),

@@ -125,7 +125,7 @@ impl HttpState {
         }
         let disk = service.disks.iter().find(|disk| disk.engine.stats().read_only)?;
         Some(format!(
-            "disk {} is read-only since its log could not be written: see the log",
+            "disk {} is read-only because its log could not be written: see the log",
             disk.name
         ))
     }
@@ -256,8 +256,8 @@ async fn respond(
         _ => {}
     }
     let Some(viewer) = state.viewer(request) else {
-        let text = "this token is not one of the server's token file: give another, or none to see \
-                    only what names no namespace\n";
+        let text = "this token is not in the server's token file: use another token, or none to \
+                    see only data without a namespace\n";
         return page(StatusCode::UNAUTHORIZED, TEXT, text.to_owned());
     };
     let sees = |namespace: &str| viewer.sees(namespace);

@@ -49,17 +49,17 @@ fn requests(page: &mut Page, service: &Service) {
     let verbs =
         || Verb::ALL.iter().map(|verb| (label("verb", &verb_name(*verb)), metrics.verb(*verb)));
     page.histograms(
-        ("millpond_request_seconds", "From receipt of a request's header to its reply."),
+        ("millpond_request_seconds", "Time from receipt of a request's header to its reply."),
         verbs().map(|(labels, verb)| (labels, verb.latency.snapshot())),
     );
     page.many(
-        ("millpond_requests_failed_total", "Requests answered with another status than Ok."),
+        ("millpond_requests_failed_total", "Requests answered with a status other than Ok."),
         "counter",
         verbs().map(|(labels, verb)| (labels, verb.failed.get())),
     );
     let stages = &metrics.stages;
     page.histograms(
-        ("millpond_stage_seconds", "Where the time of requests goes."),
+        ("millpond_stage_seconds", "Time of each stage of a request."),
         [
             ("queue", &stages.queue),
             ("receive", &stages.receive),
@@ -72,7 +72,7 @@ fn requests(page: &mut Page, service: &Service) {
         .map(|(stage, histogram)| (label("stage", stage), histogram.snapshot())),
     );
     for (family, kind, value) in [
-        (("millpond_requests_in_flight", "Requests under way."), "gauge", metrics.in_flight.get()),
+        (("millpond_requests_in_flight", "Requests in flight."), "gauge", metrics.in_flight.get()),
         (
             ("millpond_in_flight_bytes", "Bytes of values held by requests and replies."),
             "gauge",
@@ -83,7 +83,11 @@ fn requests(page: &mut Page, service: &Service) {
             "counter",
             metrics.busy.get(),
         ),
-        (("millpond_late_total", "Requests whose deadline passed."), "counter", metrics.late.get()),
+        (
+            ("millpond_late_total", "Requests that missed their deadline."),
+            "counter",
+            metrics.late.get(),
+        ),
         (("millpond_receive_bytes_total", "Payload received."), "counter", metrics.bytes_in.get()),
         (("millpond_send_bytes_total", "Payload sent."), "counter", metrics.bytes_out.get()),
         (
@@ -92,7 +96,7 @@ fn requests(page: &mut Page, service: &Service) {
             metrics.memory_hits.get(),
         ),
         (
-            ("millpond_disk_reads_total", "Values that had to be read from a disk."),
+            ("millpond_disk_reads_total", "Values read from a disk."),
             "counter",
             metrics.disk_reads.get(),
         ),
@@ -111,24 +115,27 @@ fn connections(page: &mut Page, service: &Service) {
             metrics.accepted.get(),
         ),
         (
-            ("millpond_connections_refused_total", "Connections over the limit."),
+            (
+                "millpond_connections_refused_total",
+                "Connections rejected above limits.connections.",
+            ),
             "counter",
             metrics.refused.get(),
         ),
         (
-            ("millpond_protocol_errors_total", "Connections closed for breaking the protocol."),
+            ("millpond_protocol_errors_total", "Connections closed for a protocol error."),
             "counter",
             metrics.protocol_errors.get(),
         ),
         (
-            ("millpond_unauthorized_total", "Hellos with no known token."),
+            ("millpond_unauthorized_total", "Hellos without a known token."),
             "counter",
             metrics.unauthorized.get(),
         ),
         (
             (
                 "millpond_stalled_clients_total",
-                "Clients disconnected for taking or sending no byte.",
+                "Clients disconnected because they took or sent no byte.",
             ),
             "counter",
             metrics.stalled.get(),
@@ -142,20 +149,23 @@ fn connections(page: &mut Page, service: &Service) {
         (
             (
                 "millpond_own_send_bytes_total",
-                "Payload that this process's gateway sent without a copy.",
+                "Payload that this process's gateway sent in place, without a copy.",
             ),
             "counter",
             metrics.own_bytes_out.get(),
         ),
         (
-            ("millpond_shm_holds_expired_total", "Values taken back from shared-memory clients."),
+            (
+                "millpond_shm_holds_expired_total",
+                "Values that the server took back from shared-memory clients.",
+            ),
             "counter",
             metrics.holds_expired.get(),
         ),
         (
             (
                 "millpond_shm_lent_overdue_total",
-                "Replies whose values shared-memory clients used for longer than limits.hold.",
+                "Replies with values that shared-memory clients used for longer than limits.hold.",
             ),
             "counter",
             metrics.holds_overdue.get(),
@@ -181,7 +191,7 @@ fn namespaces(page: &mut Page, service: &Service, sees: &dyn Fn(&str) -> bool) {
         page.many((name, help), kind, values);
     };
     let metrics = |at: usize| &all[at].metrics;
-    each("millpond_namespace_bytes", "Bytes of values held.", "gauge", &|at| {
+    each("millpond_namespace_bytes", "Bytes of stored values.", "gauge", &|at| {
         service.used_bytes(all[at].info.id)
     });
     each("millpond_namespace_hits_total", "Keys read and found.", "counter", &|at| {
@@ -193,12 +203,15 @@ fn namespaces(page: &mut Page, service: &Service, sees: &dyn Fn(&str) -> bool) {
     each("millpond_namespace_stored_total", "Values stored.", "counter", &|at| {
         metrics(at).stored.get()
     });
-    each("millpond_namespace_exists_total", "Puts that found a value.", "counter", &|at| {
-        metrics(at).exists.get()
-    });
-    let help = "Values evicted to make room, or to keep the quota.";
+    each(
+        "millpond_namespace_exists_total",
+        "Puts that found an existing value.",
+        "counter",
+        &|at| metrics(at).exists.get(),
+    );
+    let help = "Values evicted to free a disk, or to keep the quota.";
     each("millpond_namespace_evictions_total", help, "counter", &|at| service.evicted_of(&all[at]));
-    let help = "Values refused for the quota.";
+    let help = "Values rejected because of the quota.";
     each("millpond_namespace_over_quota_total", help, "counter", &|at| {
         metrics(at).over_quota.get()
     });
@@ -229,12 +242,12 @@ fn disks(page: &mut Page, service: &Service) {
     each("millpond_disk_used_bytes", "Bytes in use.", "gauge", &|disk| {
         disk.engine.stats().used_bytes
     });
-    each("millpond_disk_free_segments", "Segments not in use.", "gauge", &|disk| {
+    each("millpond_disk_free_segments", "Free segments.", "gauge", &|disk| {
         disk.engine.stats().free_segments
     });
     each(
         "millpond_disk_compactable_segments",
-        "Segments that compaction can make free.",
+        "Segments that compaction can free.",
         "gauge",
         &|disk| disk.engine.stats().compactable_segments,
     );
@@ -244,26 +257,23 @@ fn disks(page: &mut Page, service: &Service) {
     });
     each(
         "millpond_disk_index_live_bytes",
-        "Memory of the index without what removed values left behind.",
+        "Memory of the index without the remains of removed values.",
         "gauge",
         &|disk| disk.engine.stats().index_bytes,
     );
-    each(
-        "millpond_disk_index_max_bytes",
-        "Memory of the index at which values give way.",
-        "gauge",
-        &|disk| disk.engine.stats().index_bytes_max,
-    );
+    each("millpond_disk_index_max_bytes", "Limit of the memory of the index.", "gauge", &|disk| {
+        disk.engine.stats().index_bytes_max
+    });
     each(
         "millpond_disk_dirty_bytes",
-        "Bytes in memory and not yet on the disk.",
+        "Bytes in memory that are not yet on the disk.",
         "gauge",
         &|disk| disk.engine.stats().dirty_bytes,
     );
     each("millpond_disk_leased_bytes", "Bytes under a lease.", "gauge", &|disk| {
         disk.engine.stats().leased_bytes
     });
-    each("millpond_disk_read_only", "1 when writes are refused.", "gauge", &|disk| {
+    each("millpond_disk_read_only", "1 if the disk rejects writes.", "gauge", &|disk| {
         u64::from(disk.engine.stats().read_only)
     });
 }
@@ -284,7 +294,7 @@ fn engines(page: &mut Page, service: &Service) {
     });
     each(
         "millpond_engine_corruptions_total",
-        "Values whose checksum failed.",
+        "Values with a checksum mismatch.",
         "counter",
         &|disk| disk.engine.metrics().corruptions.get(),
     );
@@ -297,13 +307,16 @@ fn engines(page: &mut Page, service: &Service) {
     each("millpond_engine_commit_records_total", "Records in log flushes.", "counter", &|disk| {
         disk.engine.metrics().commit_records.get()
     });
-    each("millpond_engine_patches_total", "Small writes to the log alone.", "counter", &|disk| {
-        disk.engine.metrics().patches.get()
-    });
+    each(
+        "millpond_engine_patches_total",
+        "Small writes that are stored in the log only.",
+        "counter",
+        &|disk| disk.engine.metrics().patches.get(),
+    );
     each("millpond_engine_patch_bytes_total", "Bytes of patches.", "counter", &|disk| {
         disk.engine.metrics().patch_bytes.get()
     });
-    each("millpond_engine_folds_total", "Patched chunks written whole.", "counter", &|disk| {
+    each("millpond_engine_folds_total", "Patched chunks that were folded.", "counter", &|disk| {
         disk.engine.metrics().folds.get()
     });
     each("millpond_engine_compacted_total", "Values moved by compaction.", "counter", &|disk| {
@@ -317,7 +330,7 @@ fn engines(page: &mut Page, service: &Service) {
     );
     each(
         "millpond_engine_dropped_writes_total",
-        "Values lost before they were written.",
+        "Acknowledged values that could not be written.",
         "counter",
         &|disk| disk.engine.metrics().dropped_writes.get(),
     );
@@ -338,5 +351,5 @@ fn disk_times(page: &mut Page, service: &Service) {
             (labels, pick(disk).snapshot())
         })
     });
-    page.histograms(("millpond_engine_seconds", "Where the time of a disk's work goes."), values);
+    page.histograms(("millpond_engine_seconds", "Time of each stage of the engine."), values);
 }

@@ -67,11 +67,12 @@ impl Pulse {
                 return Some(if looped == NONE {
                     let secs = waited(had_memory);
                     format!(
-                        "core {core} has had no memory for {secs} s: the disks are slower than the writers"
+                        "core {core} has had no free memory for {secs} s: the disks are slower \
+                         than the writers"
                     )
                 } else {
                     format!(
-                        "core {core} has not answered for {} s: overloaded, or stuck",
+                        "core {core} has not answered for {} s: it is overloaded or stuck",
                         waited(looped)
                     )
                 });
@@ -85,7 +86,8 @@ impl Pulse {
         let since = self.looped.load(Ordering::Acquire);
         let waited = RealClock::tick().since(Tick(since));
         let is_stuck = since != NONE && waited >= STUCK;
-        is_stuck.then(|| format!("core {} has done nothing for {} s", self.core, waited.as_secs()))
+        is_stuck
+            .then(|| format!("core {} has made no progress for {} s", self.core, waited.as_secs()))
     }
 }
 
@@ -168,7 +170,7 @@ mod tests {
         server.state.pulses.get().unwrap()[0].looped.store(1, Ordering::Release);
         let said = server.page("/healthz");
         assert!(
-            said.starts_with("HTTP/1.1 503") && said.contains("has done nothing for"),
+            said.starts_with("HTTP/1.1 503") && said.contains("has made no progress for"),
             "{said}"
         );
         drop(held);

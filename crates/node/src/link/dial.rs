@@ -154,7 +154,7 @@ pub(crate) async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketA
         found => found.map_err(broken)?,
     };
     if found.is_empty() {
-        let text = "the name stands for no address";
+        let text = "the name has no address";
         return Err(broken(io::Error::new(io::ErrorKind::NotFound, text)));
     }
     Ok(found)

@@ -87,7 +87,7 @@ impl From<std::io::Error> for ManagerError {
 }
 
 fn busy() -> Failure {
-    Failure::new(Status::Busy, "the manager has too much to do: retry in a moment".to_owned())
+    Failure::new(Status::Busy, "the manager is overloaded: retry in a moment".to_owned())
 }
 
 fn late() -> Failure {
@@ -179,7 +179,7 @@ impl ManagerRole {
         let (sender, receiver) = oneshot::channel();
         self.inbox.try_send(make(sender)).map_err(|_| busy())?;
         let Ok(answer) = timeout(deadline.since(RealClock::tick()), receiver).await else {
-            let text = "the manager did not decide in time: its store may be slow or away";
+            let text = "the manager did not decide in time: its store may be slow or unreachable";
             return Err(Failure::new(Status::DeadlineExceeded, text.to_owned()));
         };
         answer.map_err(|_| busy())

@@ -65,7 +65,7 @@ impl Failed {
                         | StoreErrorKind::Unknown
                 );
                 let status = if busy { Status::Busy } else { Status::Internal };
-                Failure::new(status, format!("the cluster's store: {error}"))
+                Failure::new(status, format!("the store of the cluster: {error}"))
             }
         }
     }
@@ -74,7 +74,7 @@ impl Failed {
 fn read<R: Record>(value: Option<Vec<u8>>, what: &str) -> Result<Option<R>, Failed> {
     let Some(bytes) = value else { return Ok(None) };
     let opened = R::open(&bytes).map_err(|error| {
-        let text = format!("the cluster's store: the record of {what} is unreadable: {error}");
+        let text = format!("the store of the cluster: the record of {what} is unreadable: {error}");
         Failure::new(Status::Internal, text)
     });
     Ok(Some(opened?))
@@ -118,7 +118,8 @@ async fn create(txn: &Transaction, open: &NamespaceOpen) -> Result<NamespaceInfo
     let mut head = head(txn).await?;
     if head.count as usize >= NAMESPACES_MAX {
         let text = format!(
-            "there are {NAMESPACES_MAX} namespaces already: drop one with `millpond kv ns drop NAME`"
+            "there are already {NAMESPACES_MAX} namespaces: drop one with `millpond kv ns drop \
+             NAME`"
         );
         return Err(Failure::bad(text).into());
     }
@@ -147,7 +148,7 @@ fn check_options(open: &NamespaceOpen, replicas: u8) -> Result<(), Failure> {
     }
     if options.replicas > replicas {
         return Err(Failure::bad(format!(
-            "replicas: {} were asked for and the chains of this cluster have {replicas}: use 1 to \
+            "replicas: {} were requested, but the chains of this cluster have {replicas}: use 1 to \
              {replicas}",
             options.replicas
         )));
@@ -157,8 +158,8 @@ fn check_options(open: &NamespaceOpen, replicas: u8) -> Result<(), Failure> {
 
 fn absent(name: &str) -> Failure {
     let text = format!(
-        "namespace '{0}' does not exist: create it with `millpond kv ns create {0}` (in Python \
-         Client.namespace does)",
+        "namespace '{0}' does not exist: create it with `millpond kv ns create {0}` (in Python, \
+         Client.namespace does it)",
         name.escape_debug()
     );
     Failure::new(Status::NoNamespace, text)

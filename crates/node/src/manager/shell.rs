@@ -274,9 +274,9 @@ impl Shell {
         match role {
             Role::Standby if before != Role::Standby => {
                 if self.stopping.is_some() {
-                    tracing::info!("manager: primary no more, as this process stops");
+                    tracing::info!("manager: no longer primary, because this process stops");
                 } else {
-                    tracing::warn!("manager: primary no more, standing by");
+                    tracing::warn!("manager: no longer primary, now standby");
                 }
                 for (_, caller) in self.callers.drain() {
                     caller.turn_away();

@@ -202,13 +202,13 @@ impl StoreThread {
     /// One line when the store starts to fail, one when it works again.
     pub(super) fn failed(&self, error: &dyn std::fmt::Display) {
         if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::error!("the cluster's store: {error}");
+            tracing::error!("the store of the cluster: {error}");
         }
     }
 
     pub(super) fn worked(&self) {
         if self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("the cluster's store works again");
+            tracing::info!("the store of the cluster works again");
         }
     }
 

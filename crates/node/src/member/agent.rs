@@ -222,7 +222,7 @@ impl Agent {
                 Next::End
             }
             RegisterAnswer::Retry { after_ms } => {
-                self.say(&"the manager does not let this process in yet");
+                self.say(&"the manager does not accept this process yet");
                 sleep(Duration::from_millis(u64::from(after_ms.min(5_000)))).await;
                 Next::Again
             }
@@ -373,8 +373,8 @@ impl Agent {
         if now.since(self.said.get()) >= SAY_EVERY {
             self.said.set(now);
             tracing::error!(
-                "routing of {} is at version {}, older than the {} that this node goes by: \
-                 was the managers' store restored from a backup? docs/operations.md tells what to do",
+                "routing of {} is at version {}, older than version {} of this node: was the \
+                 managers' store restored from a backup? See docs/operations.md",
                 self.managers.name(),
                 told.0,
                 known.0
@@ -388,7 +388,7 @@ impl Agent {
         if let RoutingUpdate::Full(routing) = &update
             && routing.cluster != self.member.identity().cluster
         {
-            tracing::error!(cluster = %routing.cluster, "routing of another cluster: ignored");
+            tracing::error!(cluster = %routing.cluster, "routing of another cluster is ignored");
             return true;
         }
         match copy.after(update) {
@@ -406,7 +406,7 @@ impl Agent {
                 true
             }
             Err(error) => {
-                tracing::info!("routing: {error}: asking for all of it");
+                tracing::info!("routing: {error}: requesting all of it");
                 false
             }
         }
@@ -496,7 +496,7 @@ impl Agent {
 
     async fn forward(&self, verb: Verb, meta: &[u8], deadline: Tick) -> Result<Vec<u8>, Failure> {
         let lost = || {
-            let text = "no primary manager answers at the moment: retry in a few seconds";
+            let text = "no primary manager answers: retry in a few seconds";
             Failure { retry_after_ms: 500, ..Failure::new(Status::Busy, text.to_owned()) }
         };
         // A request is passed on to another process only: this one would have carried it out.
@@ -525,7 +525,7 @@ impl Agent {
                 (!chains.any(|chain| serves(chain, node))).then_some(())
             });
             if gone.await.is_none() {
-                tracing::warn!("the manager did not take this node out of its chains in time");
+                tracing::warn!("the manager did not remove this node from its chains in time");
             }
         }
         let _gone = done.send(());

@@ -74,7 +74,7 @@ pub(crate) fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf,
                 None => {
                     return Err((
                         path,
-                        "damaged: remove it, and the node takes the name of its first disk",
+                        "damaged: remove it, and the node takes the identity of its first disk",
                     ));
                 }
             },

@@ -243,7 +243,8 @@ impl Member {
             Verb::Admin => self.admin(meta, deadline).await,
             Verb::Meta | Verb::MetaWatch => {
                 let Some(role) = &self.meta else {
-                    let text = "this node has no meta role: ask one that routing names as a meta";
+                    let text =
+                        "this node is not a meta: ask a node that the routing lists as a meta";
                     return Err(Failure::new(Status::Unsupported, text.to_owned()));
                 };
                 if verb == Verb::Meta {
@@ -252,7 +253,7 @@ impl Member {
                 self.until_stop(role.news(meta, deadline)).await?.unwrap_or_else(|| Ok(Vec::new()))
             }
             verb => {
-                let text = format!("{}: not a request about the cluster", verb.name());
+                let text = format!("{}: not a cluster request", verb.name());
                 Err(Failure::new(Status::Unsupported, text))
             }
         }
@@ -268,7 +269,7 @@ impl Member {
     /// Runs a wait that ends, with nothing, when the process stops.
     async fn until_stop<T>(&self, wait: impl Future<Output = T>) -> Result<Option<T>, Failure> {
         let Ok(_waiter) = self.waiters.try_acquire() else {
-            let text = format!("{WAITERS_MAX} requests wait for news already: retry in a moment");
+            let text = format!("{WAITERS_MAX} requests already wait for news: retry in a moment");
             return Err(Failure::new(Status::Busy, text));
         };
         let mut stopping = self.stopping.subscribe();
@@ -385,7 +386,8 @@ impl Member {
         } else {
             let reply = self.forward(Verb::NamespaceOpen, open.encode(), deadline).await?;
             let found = NamespacesReply::decode(&reply)?.namespaces.pop();
-            let nothing = || Failure::new(Status::Internal, "no namespace came back".to_owned());
+            let nothing =
+                || Failure::new(Status::Internal, "the reply has no namespace".to_owned());
             found.ok_or_else(nothing)?
         };
         // The caller uses it at once, here.
@@ -413,7 +415,8 @@ impl Member {
         } else {
             let reply = self.forward(Verb::NamespaceSet, set.encode(), deadline).await?;
             let changed = NamespacesReply::decode(&reply)?.namespaces.pop();
-            let nothing = || Failure::new(Status::Internal, "no namespace came back".to_owned());
+            let nothing =
+                || Failure::new(Status::Internal, "the reply has no namespace".to_owned());
             changed.ok_or_else(nothing)?
         };
         wait_for(self.names.subscribe(), deadline, |table| {

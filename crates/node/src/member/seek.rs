@@ -64,7 +64,7 @@ impl Seek {
                     return Ok(cluster);
                 }
                 sleep(LOOK).await;
-                say("its store has no record of it yet");
+                say("its store has no record of the cluster yet");
                 continue;
             }
             let mut refusals = Vec::new();
@@ -75,8 +75,8 @@ impl Seek {
                     }
                     Ok(_) => {
                         refusals.push(format!(
-                            "{address}: that server stands alone: start it with --manager, or give \
-                             the address of a cluster's node with --join"
+                            "{address}: that server is not part of a cluster: start it with \
+                             --manager, or give the address of a node of the cluster with --join"
                         ));
                     }
                     Err(error) => {

@@ -87,7 +87,7 @@ async fn look(member: &Member, meta: &MetaRole) {
             // Those that sessions were asked about are mostly answered soon; of others that are open nobody knows how long.
             Ok(done) if done.inodes > 0 || done.marked > 0 => pause = GOES_ON,
             Ok(_) => {}
-            Err(failure) => tracing::debug!("removing what no name leads to: {failure}"),
+            Err(failure) => tracing::debug!("cannot remove inodes without names: {failure}"),
         }
     }
 }
@@ -102,7 +102,7 @@ async fn forget(member: &Member, meta: &MetaRole) {
         } else if RealClock::tick() >= due {
             // What is left when the time is over is forgotten the next time.
             if let Err(failure) = meta.forget_answers(until(FORGET_EVERY)).await {
-                tracing::debug!("forgetting answers of requests: {failure}");
+                tracing::debug!("cannot remove remembered answers: {failure}");
             }
             due = until(FORGET_EVERY);
         }
@@ -122,7 +122,7 @@ async fn clean(member: &Member, meta: &MetaRole, token: &[u8]) {
             None => match start_worker(member, token) {
                 Ok(orders) => worker.insert(orders).clone(),
                 Err(error) => {
-                    tracing::error!("removing bytes of files: {error}");
+                    tracing::error!("cannot start the removal of bytes of files: {error}");
                     continue;
                 }
             },
@@ -241,7 +241,10 @@ fn run(client: &Client, inbox: &Receiver<Order>) {
             }
             Order::Bring(files, answer) => {
                 if let Err(error) = bring_to_chunks(client, &mut volume, &files) {
-                    tracing::warn!("bringing {} files to chunks: {error}", files.len());
+                    tracing::warn!(
+                        "cannot move the bytes of {} files to chunks: {error}",
+                        files.len()
+                    );
                     // Its session may have ended.
                     volume = None;
                 }
@@ -319,7 +322,7 @@ fn remove_behind(client: &Client, garbage: &[&Garbage]) -> Vec<u64> {
                 from = more.map(|((it, first), _)| (it, end(first))).collect();
             }
             Err(error) => {
-                tracing::warn!("removing what lies behind the ends of files: {error}");
+                tracing::warn!("cannot remove the bytes after the ends of files: {error}");
                 return from.into_iter().map(|(it, _)| it.data).collect();
             }
         }
@@ -356,7 +359,7 @@ fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
         let end = chunks.min(index + CUTS_MAX);
         let cuts: Vec<ChunkCut> = (index..end).map(|index| cut(garbage, index)).collect();
         if let Err(error) = client.cut_chunks(&cuts, Some(REMOVAL)) {
-            tracing::warn!("removing the bytes {data}: {error}");
+            tracing::warn!("cannot remove the bytes {data}: {error}");
             return false;
         }
         index = end;
@@ -373,7 +376,7 @@ fn remove_seals(client: &Client, Garbage { data, record }: &Garbage) -> bool {
     some.all(|some| match client.cut_chunks(some, Some(REMOVAL)) {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!("removing the seals of the bytes {data}: {error}");
+            tracing::warn!("cannot remove the seals of the bytes {data}: {error}");
             false
         }
     })

@@ -37,7 +37,7 @@ fn failure(error: VolumeError) -> Failure {
     match error {
         // It may be done: the client repeats it under the same name.
         VolumeError::Store(error) => {
-            let text = format!("the file namespace's store: {error}: retry in a moment");
+            let text = format!("the store of the file namespace: {error}: retry in a moment");
             Failure::new(Status::Busy, text)
         }
         VolumeError::NoChains => Failure::new(Status::Busy, format!("{error}: retry in a moment")),
@@ -139,7 +139,7 @@ impl MetaRole {
             self.manager.spawn_on_store(async move {
                 while let Some(volume) = volume.upgrade() {
                     if let Err(error) = volume.follow().await {
-                        tracing::warn!("following the changes of the file namespace: {error}");
+                        tracing::warn!("cannot follow the changes of the file namespace: {error}");
                     }
                     tokio::time::sleep(FOLLOW_PAUSE).await;
                 }

@@ -119,8 +119,8 @@ impl IndexNews {
         let [used, most] = [stats.index_bytes, stats.index_bytes_max].map(ByteSize);
         tracing::warn!(
             disk = %disk.id,
-            "the index is full: it takes {used} of {most} for {} values. What may not give way is refused as if the \
-             disk were full: raise --memory, or server.index_memory",
+            "the index is full: it uses {used} of {most} for {} values. Values that cannot be \
+             evicted are rejected as if the disk were full: raise --memory, or server.index_memory",
             stats.chunks
         );
     }

@@ -460,7 +460,7 @@ impl Host {
             let (chain, target) = (record.chain, record.target);
             let Some(image) = found.images.remove(&(disk, target)) else { continue };
             let store = Store { engine: self.disks[disk].engine.clone(), chain, target };
-            tracing::info!(target = target.0, "removing what is left of a replica that was moved");
+            tracing::info!(target = target.0, "removing the rest of a moved replica");
             spawn(wipe(store, image)).detach();
         }
     }

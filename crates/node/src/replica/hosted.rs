@@ -353,7 +353,7 @@ impl Hosted {
     }
 
     fn reopen(self: &Arc<Self>, state: &mut State) {
-        tracing::warn!(chain = self.chain.0, target = self.target.0, "replica opened anew");
+        tracing::warn!(chain = self.chain.0, target = self.target.0, "replica reopened");
         state.life += 1;
         state.stopped = None;
         let now = RealClock::tick();
@@ -444,13 +444,13 @@ impl Hosted {
             }
             Alarm::Diverged(chunk) => tracing::error!(
                 chain, target, %chunk,
-                "replicas hold different bytes under one version: this one stopped"
+                "replicas hold different bytes under one version: this replica stopped"
             ),
             Alarm::Impossible(state) => tracing::error!(
                 chain,
                 target,
                 ?state,
-                "the routing gives a state that cannot be: replica stopped"
+                "the routing gives an impossible state: replica stopped"
             ),
             Alarm::Unrepairable(chunk) => tracing::error!(
                 chain, target, %chunk,
@@ -458,7 +458,7 @@ impl Hosted {
             ),
             Alarm::Lost(chunk) => tracing::error!(
                 chain, target, %chunk,
-                "nobody has the bytes of a chunk: this replica goes on without them, and reads of it are refused"
+                "a chunk is lost: this replica continues without its bytes, and reads of it fail"
             ),
             Alarm::Refused(from, fault) => {
                 let count = self.around.refused.fetch_add(1, Ordering::Relaxed) + 1;
@@ -468,7 +468,8 @@ impl Hosted {
                     from = from.0,
                     fault,
                     count,
-                    "a message that no replica sends was refused: somebody else has the nodes' secret, or that node is broken"
+                    "rejected a message that no replica sends: another program has the nodes' \
+                     secret, or that node is faulty"
                 );
             }
         }
@@ -574,7 +575,7 @@ impl Hosted {
             Job::Unstage(chunk) => Box::pin(async move {
                 Ended::Unstaged(chunk, store.forget(&[store.staged(chunk)]).await)
             }),
-            Job::Running { .. } => unreachable!("it stands for a job that was started"),
+            Job::Running { .. } => unreachable!("this job was already started"),
         }
     }
 
@@ -591,7 +592,7 @@ impl Hosted {
                 chain = self.chain.0,
                 target = self.target.0,
                 chunk = %request.chunk,
-                "refused bytes whose owner has another chunk id"
+                "rejected bytes with an owner that has another chunk id"
             );
         }
         is

@@ -338,7 +338,7 @@ async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<St
         let hello = millpond_types::wire::HelloReply::decode(meta);
         let hello = hello.map_err(|error| bad(&error.to_string()))?;
         if NodeId(hello.node) != node {
-            return Err(bad("another node answers at this address"));
+            return Err(bad("a different node answers at this address"));
         }
         return Ok(stream);
     }

@@ -287,7 +287,7 @@ impl Drop for Admitted {
         let Some(UnderWay { account, len, head, chunk }) = self.0.take() else { return };
         let ended = move || {
             let mut books = account.books.lock();
-            assert!(books.in_flight >= len, "a put ended that was not let in");
+            assert!(books.in_flight >= len, "an ended put was admitted before");
             books.in_flight -= len;
         };
         if !comes(&head, chunk) {

@@ -114,8 +114,8 @@ impl Adoption {
         write(&self.marker, DONE)?;
         let Counts { taken, left, .. } = work.counts;
         tracing::info!(
-            "{taken} values of a server of an earlier version were taken over; {left} had expired, were damaged \
-             or gave way"
+            "took over {taken} values of a server of an earlier version; {left} were expired, \
+             damaged or evicted"
         );
         Ok(())
     }
@@ -257,8 +257,9 @@ impl Putter {
                 ItemStatus::NoSpace if options.evict && !old.info.pinned => return Ok(false),
                 status => {
                     let message = format!(
-                        "a value of a server of an earlier version could not be taken over ({status:?}): serve the \
-                         folder with that version and remove some, or give another folder with --data"
+                        "a value of a server of an earlier version could not be taken over \
+                         ({status:?}): start that version on the folder and remove some values, or \
+                         give another folder with --data"
                     );
                     return Err(StartError::Disk { path: disk.name.clone(), message });
                 }

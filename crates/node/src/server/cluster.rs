@@ -126,8 +126,8 @@ impl Joining {
             stop: Arc::clone(stop),
         };
         if manager.is_none() && seek.addresses.is_empty() {
-            let text = "cluster.managers: only this server itself is named: name another node, or \
-                        make this one a manager with --manager";
+            let text = "cluster.managers: lists only this server itself: add another node, or make \
+                        this server a manager with --manager";
             return Err(StartError::Cluster(text.to_owned()));
         }
         Ok(Self { control, manager, seek, folders, node, told, adoption })
@@ -217,8 +217,9 @@ fn check_own(config: &Config, node: Option<NodeId>, folders: &[PathBuf]) -> Resu
     // A disk without a node was made before its cluster: there was a mode without one.
     let Some(node) = node else { return Ok(()) };
     Err(StartError::Cluster(format!(
-        "{}: it belongs to node {node} of a cluster, and the cluster's records ({}) are not here: give \
-         the address of another node with --join HOST:PORT, or put the folder back from a backup",
+        "{}: belongs to node {node} of a cluster, but the records of the cluster ({}) are missing: \
+         give the address of another node with --join HOST:PORT, or restore the folder from a \
+         backup",
         folder.display(),
         store.display()
     )))
@@ -250,8 +251,8 @@ fn start_manager(
 ) -> Result<Arc<ManagerRole>, StartError> {
     let settings = &config.cluster;
     let Some(folder) = folders.first() else {
-        let text =
-            "server.data: a manager keeps its records in a folder: name one beside the devices";
+        let text = "server.data: a manager needs a folder for its records: give a folder beside \
+                    the devices";
         return Err(StartError::Cluster(text.to_owned()));
     };
     let replicas = u8::try_from(settings.replicas).unwrap_or(u8::MAX);
@@ -446,7 +447,7 @@ impl Readiness {
     fn missing(&self, routing: &Routing, member: &Member) -> Option<Missing> {
         let none = |what: &str| Some(Missing { what: what.to_owned(), serves_some: false });
         if routing.version == RoutingVersion(0) {
-            return none("there is no routing yet");
+            return none("the routing is not known yet");
         }
         let waited = RealClock::tick().since(self.since.unwrap_or_default());
         let may_be_none = member.manager().is_none() && waited >= NAMES_PATIENCE;
@@ -459,11 +460,11 @@ impl Readiness {
         }
         let (serving, waiting) = host.readiness(routing);
         if waiting > 0 {
-            let what = format!("{waiting} replicas of this node do not serve yet, {serving} do");
+            let what = format!("{waiting} replicas of this node do not serve yet; {serving} do");
             return Some(Missing { what, serves_some: serving > 0 });
         }
         // Chains come first, and which keys are theirs with a later routing; requests go by what the replicas were told.
-        let what = "some keys have no chain yet".to_owned();
+        let what = "some slots have no chain yet".to_owned();
         let misses = host.routing().slots.has(ChainId::NONE);
         misses.then_some(Missing { what, serves_some: true })
     }

@@ -155,7 +155,10 @@ impl Conn {
         let Some(namespace) = namespaces.by_id(id).filter(allowed) else {
             return Err(Failure::new(
                 Status::NoNamespace,
-                format!("namespace {} does not exist (any more): open it by name again", id.0),
+                format!(
+                    "namespace {} does not exist, or no longer exists: open it by name again",
+                    id.0
+                ),
             ));
         };
         names.known.insert(id, Arc::clone(&namespace));
@@ -283,7 +286,7 @@ impl InFlight {
         let Some(permit) = permit else {
             return Err(Failure::new(
                 Status::Busy,
-                "the server's memory is taken by other requests: retry, or raise server.memory"
+                "other requests use the memory of the server: retry, or raise server.memory"
                     .to_owned(),
             ));
         };

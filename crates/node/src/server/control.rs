@@ -17,8 +17,9 @@ pub(super) fn as_node(conn: &Conn, verb: Verb) -> Result<(), Failure> {
     }
     conn.shared.service.metrics.unauthorized.inc();
     let text = format!(
-        "{}: this credential is a client's; replica messages, heartbeats and registrations are taken only with the nodes' \
-         secret: give the node the cluster's file of it (--node-secret, cluster.node_secret_file)",
+        "{}: this is a client's credential, but replica messages, heartbeats and registrations \
+         need the nodes' secret: give the node a copy of the cluster's secret file (--node-secret, \
+         cluster.node_secret_file)",
         verb.name()
     );
     tracing::warn!(peer = %conn.peer, "{text}");
@@ -47,7 +48,7 @@ pub(super) async fn execute(
         let why = if is_of_files {
             FILES_REFUSED
         } else {
-            "this token is limited to some namespaces: nodes and operators need one that is not"
+            "this token is limited to some namespaces: nodes and operators need an unlimited token"
         };
         let text = format!("{}: {why}", verb.name());
         return Err(Failure::new(Status::Unauthorized, text));

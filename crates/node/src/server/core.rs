@@ -176,7 +176,7 @@ async fn sweep(core: Rc<Core>) {
             let silent = conn.scope().is_none() && over(Some(conn.since), limits.hello.0);
             if stalled || silent {
                 metrics.stalled.inc();
-                let why = if stalled { "takes or sends no byte" } else { "says no hello" };
+                let why = if stalled { "takes or sends no byte" } else { "sends no hello" };
                 tracing::info!(peer = %conn.peer, "client {why}: disconnected");
                 conn.abort();
                 continue;
@@ -194,8 +194,10 @@ async fn sweep(core: Rc<Core>) {
                 metrics.holds_overdue.add(kept as u64);
                 if kept > 0 {
                     let limit = limits.hold.0;
-                    tracing::warn!(peer = %conn.peer, "a client uses {kept} values that it was lent for longer than limits.hold ({limit:?}): \
-                        they take memory until it gives them back or is gone; is it stopped?");
+                    tracing::warn!(peer = %conn.peer,
+                        "a client has used {kept} lent values for longer than limits.hold \
+                         ({limit:?}): they occupy memory until the client returns them or ends; is \
+                         it stopped?");
                 }
             }
         }

@@ -47,8 +47,8 @@ impl Request {
 }
 
 /// What a token is told that may not use files.
-pub(super) const FILES_REFUSED: &str = "this token may not use files: add the word +files to its line \
-                                        in the server's token file";
+pub(super) const FILES_REFUSED: &str =
+    "this token cannot use files: add the word +files to its line in the server's token file";
 
 /// Whether this connection may use files, and where their chunks are.
 fn allowed(conn: &Conn) -> Result<Arc<Host>, Failure> {
@@ -156,7 +156,7 @@ pub(super) async fn receive_parts(
     let payload_len = header.payload_len as usize;
     let checked = decoded.map_err(Failure::from).and_then(|request| {
         if !request.arena.is_empty() {
-            let text = "places in an arena: they belong to a request through shared memory";
+            let text = "places in an arena: only requests through shared memory can have them";
             return Err(Failure::bad(text.to_owned()));
         }
         let host = check_write(conn, &request, payload_len as u64)?;

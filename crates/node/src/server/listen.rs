@@ -91,7 +91,7 @@ pub(super) async fn accept_all(listener: Listener, shared: Arc<Shared>, cores: V
             }
             Err(error) => {
                 if !failing {
-                    tracing::error!("accepting connections fails, trying again: {error}");
+                    tracing::error!("cannot accept connections, trying again: {error}");
                 }
                 failing = true;
                 sleep(PAUSE).await;
@@ -129,7 +129,7 @@ async fn give_away(mut stream: Stream, is_unix: bool, shared: &Arc<Shared>, core
 /// What a client that is one too many reads in place of the answer to its hello.
 fn refusal(open: usize) -> Vec<u8> {
     let message = format!(
-        "the server has {open} connections already: close some, or raise limits.connections"
+        "the server already has {open} connections: close some, or raise limits.connections"
     );
     let meta = ErrorReply { retry_after_ms: 1000, message }.encode();
     // Nothing was asked yet, so there is nothing to prove.

@@ -106,7 +106,7 @@ pub enum StartError {
     },
     /// A disk is to be smaller than it may be.
     #[error(
-        "--data {path}: {} are too little: a disk has at least {}",
+        "--data {path}: {} is too small: a disk needs at least {}",
         millpond_types::ByteSize(*size), millpond_types::ByteSize(*least)
     )]
     Small {
@@ -119,7 +119,7 @@ pub enum StartError {
     },
     /// The file system has too little space.
     #[error(
-        "data folder {path}: {} are needed and {} are free: free some space, ask for less with \
+        "data folder {path}: {} are needed, but {} are free: free some space, use a smaller \
          --size, or give another folder with --data",
         millpond_types::ByteSize(*size), millpond_types::ByteSize(*free)
     )]
@@ -159,7 +159,7 @@ pub enum StartError {
     #[error(transparent)]
     Service(#[from] Failure),
     /// A core's thread ended before it was ready.
-    #[error("a core's thread ended before it was ready; the log says why")]
+    #[error("the thread of a core ended before it was ready; see the log")]
     Core,
 }
 
@@ -267,7 +267,8 @@ fn check_memory(sizes: MemorySizes) -> Result<(), StartError> {
     let MemorySizes { total: wanted, index, .. } = sizes;
     if index > wanted / 2 {
         let fix = format!(
-            "{} are more than half of the server's memory, which is {}: ask for less, or raise --memory",
+            "{} are more than half of the server's memory, which is {}: use a smaller value, or \
+             raise --memory",
             millpond_types::ByteSize(index),
             millpond_types::ByteSize(wanted)
         );
@@ -281,7 +282,7 @@ fn check_memory(sizes: MemorySizes) -> Result<(), StartError> {
     let [wanted, most] = [wanted, most].map(millpond_types::ByteSize);
     let whose =
         if limit.is_some() { "the cgroup of this process allows" } else { "this machine has" };
-    let fix = format!("{wanted} were asked for and {whose} {most}: ask for less with --memory");
+    let fix = format!("{wanted} were requested, but {whose} {most}: use a smaller --memory");
     Err(ConfigError::Invalid { key: "server.memory", fix }.into())
 }
 
@@ -294,7 +295,7 @@ fn fit_fd_limit(config: &Config) -> Result<LimitsConfig, StartError> {
     let is_default = limits.connections == LimitsConfig::default().connections;
     if is_default && room < limits.connections && room >= CONNECTIONS_USEFUL_MIN {
         tracing::warn!(
-            "open files: the limit is {hard}, so at most {room} clients may connect: raise it with \
+            "open files: the limit is {hard}, so at most {room} clients can connect: raise it with \
              `ulimit -n` (LimitNOFILE for systemd)"
         );
         limits.connections = room;
@@ -410,7 +411,7 @@ impl Server {
         match self.shared.tokens.reload() {
             Ok(None) => {}
             Ok(Some(count)) => tracing::info!(count, "token file read again"),
-            Err(error) => tracing::error!("{error}; the tokens read before stay in force"),
+            Err(error) => tracing::error!("{error}; the previous tokens stay valid"),
         }
     }
 
@@ -575,12 +576,12 @@ pub(crate) fn listen_error(
             format!("in use by another process: stop it, or choose another with {flag}")
         }
         std::io::ErrorKind::AddrNotAvailable => {
-            format!("this host has no such address: choose another with {flag}")
+            format!("this host does not have this address: choose another with {flag}")
         }
         std::io::ErrorKind::PermissionDenied => {
             format!("not permitted ({error}): choose another with {flag}, above 1023 for a port")
         }
-        _ => format!("cannot be listened on ({error}): choose another with {flag}"),
+        _ => format!("cannot listen ({error}): choose another with {flag}"),
     };
     StartError::Listen { key, address: address.to_string(), fix }
 }
@@ -598,8 +599,9 @@ fn warn_of_small_index(index_bytes: u64, disks: &[(String, u64, bool)]) {
     if wanted > index_bytes {
         let [wanted, index_bytes] = [wanted, index_bytes].map(millpond_types::ByteSize);
         tracing::warn!(
-            "the disks have room for more values of 1 MiB than the index, which has {index_bytes} of memory and \
-             needs {wanted}: raise --memory, or server.index_memory, to use all of their space"
+            "the disks have room for more values of 1 MiB than the index can hold: it has \
+             {index_bytes} of memory and needs {wanted}: raise --memory, or server.index_memory, \
+             to use all of their space"
         );
     }
 }

@@ -155,19 +155,19 @@ pub(super) fn check(
 pub(super) fn check_payload(conn: &Conn, told: u64, payload_len: u64) -> Result<(), Failure> {
     let service = &conn.shared.service;
     if service.is_stopping() {
-        let text = "the server is stopping: retry in a moment, or elsewhere";
+        let text = "the server is stopping: retry in a moment, or use another server";
         return Err(Failure::new(Status::ShuttingDown, text.to_owned()));
     }
     if told != payload_len {
         return Err(Failure::bad(format!(
-            "payload length: the values have {told} bytes together and the frame carries {payload_len}"
+            "payload length: the values have {told} bytes together, but the frame has {payload_len}"
         )));
     }
     let most = service.pool.capacity() as u64 / 4;
     if payload_len > most {
         return Err(Failure::bad(format!(
-            "payload length: {payload_len} bytes are over a quarter of this server's memory: send at \
-             most {most} bytes at once, or raise server.memory"
+            "payload length: {payload_len} bytes are more than a quarter of this server's memory: \
+             send at most {most} bytes at once, or raise server.memory"
         )));
     }
     Ok(())

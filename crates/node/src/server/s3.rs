@@ -33,8 +33,8 @@ pub(super) fn start(
         if !is_named {
             return Ok(None);
         }
-        let text = "s3.listen: the gateway reaches its own node at the Unix socket where clients use TLS: give one \
-                    (server.socket, --socket)";
+        let text = "s3.listen: with TLS for clients, the gateway reaches its own node over the \
+                    Unix socket: set one (server.socket, --socket)";
         return Err(StartError::Cluster(text.to_owned()));
     };
     let s3 = &config.s3;

@@ -30,7 +30,8 @@ pub(super) fn with_secret(config: &Config) -> Result<Config, StartError> {
     let path = folder.join(FILE);
     make(&path).map_err(|source| StartError::Folder {
         path: path.display().to_string(),
-        fix: "make its folder writable for this user, or name a file of the nodes' secret with --node-secret",
+        fix: "make its folder writable for this user, or give a file with the nodes' secret with \
+              --node-secret",
         source,
     })?;
     config.cluster.node_secret_file = Some(path.display().to_string());
@@ -55,6 +56,7 @@ fn make(path: &Path) -> io::Result<()> {
     file.write_all_at(format!("{digits}\n").as_bytes(), 0)?;
     file.sync()?;
     millpond_env::files::rename(&part, path)?;
-    tracing::info!(path = %path.display(), "the nodes' secret was made: other nodes need a copy (--node-secret)");
+    tracing::info!(path = %path.display(),
+        "made the nodes' secret: other nodes need a copy (--node-secret)");
     Ok(())
 }

@@ -89,7 +89,7 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
         return refuse(Failure::new(
             Status::Unsupported,
             format!(
-                "the client speaks protocol versions {} to {} and this server speaks {ours}: \
+                "the client supports protocol versions {} to {}, but this server supports {ours}: \
                  upgrade the older side",
                 hello.version_min, hello.version_max
             ),
@@ -98,11 +98,11 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
     let shared = &conn.shared;
     let Some(scope) = shared.tokens.check(&hello.token) else {
         shared.service.metrics.unauthorized.inc();
-        tracing::warn!(peer = %conn.peer, client = %hello.client.escape_debug(), "token refused");
+        tracing::warn!(peer = %conn.peer, client = %hello.client.escape_debug(), "token rejected");
         let given = if hello.token.is_empty() { "no token was given" } else { "unknown token" };
         return refuse(Failure::new(
             Status::Unauthorized,
-            format!("{given}: use one of the server's token file (--token, or MILLPOND_TOKEN)"),
+            format!("{given}: use a token of the server's token file (--token, or MILLPOND_TOKEN)"),
         ));
     };
     let identity = shared.cluster.identity();

@@ -135,10 +135,13 @@ fn may_attach(conn: &Conn) -> Result<(), Failure> {
         return refuse("shared memory needs a connection over the server's Unix socket");
     }
     if !conn.scope().is_some_and(|scope| scope.is_unlimited()) {
-        return refuse("this token is limited to some namespaces: shared memory shows all of them");
+        return refuse(
+            "this token is limited to some namespaces, but shared memory gives access to all of \
+             them",
+        );
     }
     if conn.shm.borrow().is_some() {
-        return refuse("this connection has shared memory already");
+        return refuse("this connection already has shared memory");
     }
     Ok(())
 }
@@ -293,9 +296,9 @@ fn hostile(conn: &Conn, error: &dyn std::fmt::Display) {
 enum RecordError {
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("more requests are under way than were allowed at hello")]
+    #[error("more requests are in flight than hello allowed")]
     TooMany,
-    #[error("a request to be lent values, which was not asked for at first")]
+    #[error("a request for lent values, which the client did not ask for at attach")]
     LendsNot,
 }
 
@@ -508,7 +511,7 @@ async fn write_parts(
     let bytes = u64::from(header.payload_len);
     let checked = ChunkWriteRequest::decode(meta).map_err(Failure::from).and_then(|request| {
         if request.arena.len() != request.parts.len() {
-            let text = "places in the arena: every part needs one in shared memory";
+            let text = "places in the arena: every part needs a place in shared memory";
             return Err(Failure::bad(text.to_owned()));
         }
         for (part, at) in request.parts.iter().zip(&request.arena) {

@@ -208,7 +208,9 @@ pub(super) async fn open_all(
     let mut cluster = match &config.server.cluster_id {
         Some(text) => Some(parse_uuid(text).ok_or(ConfigError::Invalid {
             key: "server.cluster_id",
-            fix: format!("'{text}' is no UUID: use the one that `millpond engine inspect` shows"),
+            fix: format!(
+                "'{text}' is not a UUID: use the UUID that `millpond engine inspect` shows"
+            ),
         })?),
         None => None,
     };
@@ -237,8 +239,8 @@ pub(super) async fn open_all(
             return Err(StartError::Disk {
                 path: name,
                 message: format!(
-                    "belongs to cluster {} and the other disks to {expected}: give only disks of one \
-                     cluster, or set server.cluster_id",
+                    "belongs to cluster {}, but the other disks to {expected}: give only disks of \
+                     one cluster, or set server.cluster_id",
                     found.cluster_id
                 ),
             });
@@ -284,7 +286,7 @@ impl Prepared {
         let fix = match &error {
             EnvError::Os { source, .. } => match source.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    "free some space, ask for less with --size, or give another folder with --data"
+                    "free some space, use a smaller --size, or give another folder with --data"
                 }
                 std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                     "make it writable for this user, or give another folder with --data"

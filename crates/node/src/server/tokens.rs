@@ -263,10 +263,10 @@ fn parse(text: &str, path: &str) -> Result<Vec<Scope>, TokenError> {
         let mut words = line.split_whitespace();
         let Some(token) = words.next().filter(|word| !word.starts_with('#')) else { continue };
         if token.len() < 8 {
-            return Err(bad("a token has at least 8 characters"));
+            return Err(bad("a token must have at least 8 characters"));
         }
         if token.len() > TOKEN_BYTES_MAX {
-            return Err(bad("a token has at most 4096 characters"));
+            return Err(bad("a token must have at most 4096 characters"));
         }
         let patterns = words.take_while(|word| !word.starts_with('#')).map(str::to_owned).collect();
         let token = token.as_bytes().into();
@@ -276,7 +276,7 @@ fn parse(text: &str, path: &str) -> Result<Vec<Scope>, TokenError> {
         return Err(TokenError::Line {
             path: path.to_owned(),
             line: 1,
-            fix: "the file names no token: nobody could connect; write one token a line",
+            fix: "the file has no token, so no client could connect; write one token per line",
         });
     }
     Ok(entries)

@@ -113,7 +113,7 @@ pub(super) async fn execute(guard: &mut InFlight, request: Request) -> Result<An
     let conn = Rc::clone(guard.conn());
     let service = &conn.shared.service;
     if service.is_stopping() {
-        let text = "the server is stopping: retry in a moment, or elsewhere";
+        let text = "the server is stopping: retry in a moment, or use another server";
         return Err(Failure {
             retry_after_ms: 500,
             ..Failure::new(Status::ShuttingDown, text.to_owned())
@@ -190,7 +190,7 @@ async fn set_namespace(conn: &Conn, set: NamespaceSet, deadline: Tick) -> Result
 /// The request was not started before its deadline.
 pub(super) fn late() -> Failure {
     let text =
-        "the deadline passed before the work was done: allow more time, or send less at once";
+        "the deadline passed before the work was done: raise the deadline, or send less at once";
     Failure::new(Status::DeadlineExceeded, text.to_owned())
 }
 
@@ -201,7 +201,8 @@ fn allow_name(conn: &Conn, name: &str) -> Result<(), Failure> {
     Err(Failure::new(
         Status::Unauthorized,
         format!(
-            "this token may not use namespace '{}': add the name to its line in the server's token file",
+            "this token cannot use namespace '{}': add the name to its line in the server's token \
+             file",
             name.escape_debug()
         ),
     ))

@@ -67,7 +67,7 @@ impl NodeDisk {
             ErrorKind::ReadOnly => Status::ReadOnly,
             ErrorKind::Invalid => Status::BadRequest,
             ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Format => {
-                tracing::error!(disk = self.name, %error, "the disk fails");
+                tracing::error!(disk = self.name, %error, "a disk operation failed");
                 Status::Internal
             }
         };

@@ -71,7 +71,7 @@ impl From<millpond_types::wire::WireError> for Failure {
 
 /// What a process without disks answers to who asks it for what is on disks.
 pub const NO_DISKS: &str =
-    "this process has no disks (--no-storage): ask the nodes that routing names";
+    "this process has no disks (--no-storage): ask a node that the routing lists";
 
 /// When a client that met a full queue should try again: a few disk writes later.
 pub const RETRY_AFTER_MS: u32 = 20;

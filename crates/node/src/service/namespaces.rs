@@ -114,7 +114,7 @@ pub fn checked_layout(
     Err(Failure::new(
         Status::LayoutMismatch,
         format!(
-            "namespace '{}' holds blocks of layout {} and this client's layout is {}: the model, \
+            "namespace '{}' holds blocks of layout {}, but this client's layout is {}: the model, \
              dtype, block size or parallel layout differ; use another namespace name, or drop this \
              one with `millpond kv ns drop {}`",
             info.name,

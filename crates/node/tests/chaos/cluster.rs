@@ -18,7 +18,7 @@ const MILLPOND: &str = env!("CARGO_BIN_EXE_millpond");
 const WHOLE_MAX: Duration = Duration::from_mins(2);
 /// Words in a log that only a fault of the program writes.
 const FATAL: [&str; 4] =
-    ["panicked at", "hold different bytes", "gives a state that cannot be", "has no good copy"];
+    ["panicked at", "hold different bytes", "gives an impossible state", "has no good copy"];
 
 /// What a cluster is to be like.
 #[derive(Clone, Copy, Debug)]

@@ -214,4 +214,4 @@ impl Cluster {
 
 /// Words in a log that only a fault of the program writes.
 const FATAL: [&str; 4] =
-    ["panicked at", "hold different bytes", "gives a state that cannot be", "has no good copy"];
+    ["panicked at", "hold different bytes", "gives an impossible state", "has no good copy"];
