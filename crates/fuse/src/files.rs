@@ -452,7 +452,7 @@ impl Table {
                 match MetaRequest::decode(&request) {
                     Ok(request) => drop(self.promised.insert(number, (ino, request))),
                     Err(error) => {
-                        tracing::error!("the journal has a promise that cannot be decoded: {error}");
+                        tracing::error!("a promise in the journal cannot be decoded: {error}");
                     }
                 }
             }
