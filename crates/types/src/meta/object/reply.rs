@@ -209,8 +209,8 @@ impl Attachment {
 impl Object {
     pub(super) fn encode(&self, w: &mut Writer) {
         self.attr.encode(w);
-        write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
-        write_option(w, self.bytes.as_ref(), |w, it| write_bytes(w, it));
+        write_option(w, self.attachment.as_ref(), |w, attachment| attachment.encode(w));
+        write_option(w, self.bytes.as_ref(), |w, bytes| write_bytes(w, bytes));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -233,8 +233,8 @@ impl Bucket {
     fn encode(&self, w: &mut Writer) {
         w.str8(&self.name);
         self.attr.encode(w);
-        write_option(w, self.attachment.as_ref(), |w, it| it.encode(w));
-        write_option(w, self.backing.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.attachment.as_ref(), |w, attachment| attachment.encode(w));
+        write_option(w, self.backing.as_ref(), |w, backing| backing.encode(w));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -276,7 +276,7 @@ impl ListPage {
         for item in &self.items {
             item.encode(w);
         }
-        write_option(w, self.next.as_ref(), |w, it| w.bytes16(it));
+        write_option(w, self.next.as_ref(), |w, next| w.bytes16(next));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -307,7 +307,7 @@ impl Part {
         w.u16(self.number);
         self.attr.encode(w);
         w.bytes16(&self.attachment);
-        write_option(w, self.place.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.place.as_ref(), |w, place| place.encode(w));
     }
 
     fn decode(r: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -322,16 +322,16 @@ impl ObjectReply {
         match self {
             Self::Done { attr, replaced } => {
                 w.u8(0);
-                write_option(w, attr.as_ref(), |w, it| it.encode(w));
-                write_option(w, replaced.as_ref(), |w, it| it.encode(w));
+                write_option(w, attr.as_ref(), |w, attr| attr.encode(w));
+                write_option(w, replaced.as_ref(), |w, object| object.encode(w));
             }
             Self::Unmet(there) => {
                 w.u8(1);
-                write_option(w, there.as_ref(), |w, it| it.encode(w));
+                write_option(w, there.as_ref(), |w, object| object.encode(w));
             }
             Self::Object { object, state } => {
                 w.u8(2);
-                write_option(w, object.as_ref(), |w, it| it.encode(w));
+                write_option(w, object.as_ref(), |w, object| object.encode(w));
                 write_state(w, state.as_ref());
             }
             Self::Page(page) => {

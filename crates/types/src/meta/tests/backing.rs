@@ -182,14 +182,23 @@ fn what_backs_no_bucket_is_refused() {
         assert!(Backing::open(&changed.seal()).is_err());
         error
     };
-    assert_eq!(refused(|it| it.backend.clear()), BackingError::Backend);
-    assert_eq!(refused(|it| it.bucket = "b".repeat(64)), BackingError::Bucket);
-    assert_eq!(refused(|it| it.prefix = vec![1; OBJECT_KEY_MAX + 1]), BackingError::Prefix);
-    assert_eq!(refused(|it| it.rules.push(it.rules[0].clone())), BackingError::Twice);
-    assert_eq!(refused(|it| it.rules = vec![Rule::default(); RULES_MAX + 1]), BackingError::Rules);
-    let long = |it: &mut Backing| {
+    assert_eq!(refused(|changed| changed.backend.clear()), BackingError::Backend);
+    assert_eq!(refused(|changed| changed.bucket = "b".repeat(64)), BackingError::Bucket);
+    assert_eq!(
+        refused(|changed| changed.prefix = vec![1; OBJECT_KEY_MAX + 1]),
+        BackingError::Prefix
+    );
+    assert_eq!(
+        refused(|changed| changed.rules.push(changed.rules[0].clone())),
+        BackingError::Twice
+    );
+    assert_eq!(
+        refused(|changed| changed.rules = vec![Rule::default(); RULES_MAX + 1]),
+        BackingError::Rules
+    );
+    let long = |changed: &mut Backing| {
         let rule = |n| Rule { prefix: vec![n; OBJECT_KEY_MAX], ..Rule::default() };
-        it.rules = (0..17).map(rule).collect();
+        changed.rules = (0..17).map(rule).collect();
     };
     assert_eq!(refused(long), BackingError::Rules);
     assert_eq!(backing().check(), Ok(()));

@@ -164,7 +164,9 @@ impl Backing {
     /// Whether both name the same prefix of the same bucket on the same backend.
     #[must_use]
     pub fn is_same_place(&self, other: &Self) -> bool {
-        let place = |it: &Self| (it.backend.clone(), it.bucket.clone(), it.prefix.clone());
+        let place = |backing: &Self| {
+            (backing.backend.clone(), backing.bucket.clone(), backing.prefix.clone())
+        };
         place(self) == place(other)
     }
 

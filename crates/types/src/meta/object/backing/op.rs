@@ -155,7 +155,7 @@ impl Outcome {
         match self {
             Self::Done { etag } => {
                 w.u8(0);
-                write_option(w, etag.as_ref(), |w, it| write_text(w, it, ETAG_BYTES_MAX));
+                write_option(w, etag.as_ref(), |w, etag| write_text(w, etag, ETAG_BYTES_MAX));
             }
             Self::Failed { error, pause_ms } | Self::Unknown { error, pause_ms } => {
                 w.u8(if matches!(self, Self::Failed { .. }) { 1 } else { 2 });
@@ -210,7 +210,7 @@ impl BackingOp {
             Self::Set { bucket, backing } => {
                 w.u8(0);
                 bucket.encode(w);
-                write_option(w, backing.as_ref(), |w, it| it.encode(w));
+                write_option(w, backing.as_ref(), |w, backing| backing.encode(w));
             }
             Self::Claim { bucket, lane, limit, lease_ms, put_ids_from } => {
                 w.u8(1);
@@ -242,7 +242,7 @@ impl BackingOp {
                 w.u8(6);
                 bucket.encode(w);
                 w.u8(*lane);
-                write_option(w, after.as_ref(), |w, it| it.encode(w));
+                write_option(w, after.as_ref(), |w, place| place.encode(w));
                 w.u32(*limit);
             }
             Self::ListStates { bucket, prefix, after, limit } => {

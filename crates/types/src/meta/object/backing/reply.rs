@@ -77,14 +77,14 @@ pub(in super::super) fn state(r: &mut Reader<'_>) -> Result<Option<KeyState>, Wi
 }
 
 pub(in super::super) fn write_state(w: &mut Writer, state: Option<&KeyState>) {
-    write_option(w, state, |w, it| it.encode(w));
+    write_option(w, state, |w, state| state.encode(w));
 }
 
 impl Claimed {
     fn encode(&self, w: &mut Writer) {
         w.bytes16(&self.key);
         self.state.encode(w);
-        write_option(w, self.object.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.object.as_ref(), |w, object| object.encode(w));
         w.u8(u8::from(self.is_fresh));
     }
 

@@ -117,9 +117,9 @@ impl KeyState {
     pub(super) fn encode(&self, w: &mut Writer) {
         w.u64(self.seq);
         self.wanted.encode(w);
-        write_option(w, self.has.as_ref(), |w, it| it.encode(w));
-        write_option(w, self.place.as_ref(), |w, it| it.encode(w));
-        write_option(w, self.under.as_ref(), |w, it| it.encode(w));
+        write_option(w, self.has.as_ref(), |w, remote| remote.encode(w));
+        write_option(w, self.place.as_ref(), |w, place| place.encode(w));
+        write_option(w, self.under.as_ref(), |w, attempt| attempt.encode(w));
         self.since.encode(w);
         w.u8(self.mode.code());
         w.u32(self.attempts);
