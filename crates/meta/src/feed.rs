@@ -132,7 +132,7 @@ impl Feed {
                 news.version = if news.gap { kept.newest } else { batch.version - 1 };
                 break;
             }
-            news.changes.extend(batch.changes.iter().map(|it| (batch.version, it.clone())));
+            news.changes.extend(batch.changes.iter().map(|change| (batch.version, change.clone())));
         }
         Some(news)
     }

@@ -178,7 +178,7 @@ impl<R: Records> Walk<'_, R> {
                 let of = keys::split_upload(keys::UPLOADS, &key);
                 let Ok(part) = PartRecord::open(&value) else {
                     upload = of;
-                    let whole = UploadRecord::open(&value).ok().and_then(|it| it.whole);
+                    let whole = UploadRecord::open(&value).ok().and_then(|record| record.whole);
                     if let Some(seen) = whole.and_then(|whole| self.seen(whole.ino)) {
                         seen.is_part = true;
                     }

@@ -90,7 +90,7 @@ pub(super) async fn put(
         if let Some(origin) = &put.origin {
             backing::filled(view, volume, at, (&record.attr, origin)).await?;
         } else {
-            let before = replaced.as_ref().map(|it| &it.attr);
+            let before = replaced.as_ref().map(|object| &object.attr);
             let change = Change::Put { now: &record.attr, before };
             backing::changed(view, volume, at, change).await?;
         }

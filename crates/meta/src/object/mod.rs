@@ -130,7 +130,8 @@ impl View {
     pub(crate) async fn outdate(&self, attr: &Attr) -> Result<(), Failed> {
         let key = keys::attachment(attr.ino);
         let kept = self.read::<AttachmentRecord>(&key).await?;
-        let Some(kept) = kept.filter(|it| (it.size, it.mtime) == (attr.size, attr.mtime)) else {
+        let Some(kept) = kept.filter(|kept| (kept.size, kept.mtime) == (attr.size, attr.mtime))
+        else {
             return Ok(());
         };
         Ok(self.txn.put(&key, AttachmentRecord { size: u64::MAX, ..kept }.seal())?)

@@ -141,7 +141,7 @@ impl Client {
 
     async fn queued(&self, lane: u8) -> Vec<String> {
         let page = self.queue(lane, None, 1000).await;
-        page.entries.into_iter().map(|it| String::from_utf8(it.key).unwrap()).collect()
+        page.entries.into_iter().map(|entry| String::from_utf8(entry.key).unwrap()).collect()
     }
 
     pub(crate) async fn states(&self, prefix: &str, after: &str, limit: u32) -> StatePage {
@@ -369,7 +369,7 @@ pub(crate) async fn queues_have_lanes_and_an_order(f: Fixture) {
     let rest = c.queue(LANE_SMALL, Some(page.entries[2].place), 3).await;
     assert!(rest.end && rest.entries.len() == 1 && rest.entries[0].key == b"large");
     let claims = c.claim_lane(LANE_SMALL, 3, 10).await;
-    let ids: Vec<u64> = claims.iter().map(|it| it.state.under.unwrap().put_id).collect();
+    let ids: Vec<u64> = claims.iter().map(|claim| claim.state.under.unwrap().put_id).collect();
     assert_eq!(ids, [10, 11, 12]);
     let page = c.states("", "", 2).await;
     let shown = |page: &StatePage| -> Vec<String> {
@@ -502,7 +502,10 @@ pub(crate) async fn what_mounts_do_is_followed(f: Fixture) {
     let ino = c.file(bucket, "m").await;
     assert_eq!(c.state("m").await, None);
     let state = c.adopt("m").await.unwrap();
-    assert!(state.is_dirty() && matches!(state.wanted, Wanted::File { ino: it, .. } if it == ino));
+    assert!(
+        state.is_dirty()
+            && matches!(state.wanted, Wanted::File { ino: wanted, .. } if wanted == ino)
+    );
     assert_eq!(c.adopt("m").await, Some(state.clone()), "it is as it says");
     // A mount writes it before it is claimed.
     f.clock.advance(Duration::from_secs(1));

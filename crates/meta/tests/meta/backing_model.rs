@@ -297,7 +297,7 @@ impl World {
                 assert_eq!(there, wanted, "{key} is clean: {state:?}");
                 assert!(state.is_none_or(|state| state.under.is_none()));
             }
-            let on_their_way = self.requests.iter().filter(|it| it.key == key).count();
+            let on_their_way = self.requests.iter().filter(|request| request.key == key).count();
             assert!(on_their_way <= 1, "{key} has two attempts");
         }
     }

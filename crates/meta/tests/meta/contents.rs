@@ -111,8 +111,12 @@ pub(crate) async fn a_file_goes_to_chunks_once(f: Fixture) {
         let cut = resize(&c, file.ino, 0).await;
         assert!(cut.is_stored() && cut.data != file.data);
         let garbage = f.volume.garbage(0, 99).await.unwrap();
-        assert!(garbage.iter().any(|it| it.data == told.chunk_data() && it.record.size == 400_000));
-        assert!(garbage.iter().all(|it| it.data != file.data));
+        assert!(
+            garbage
+                .iter()
+                .any(|item| item.data == told.chunk_data() && item.record.size == 400_000)
+        );
+        assert!(garbage.iter().all(|item| item.data != file.data));
     }
 }
 

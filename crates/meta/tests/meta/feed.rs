@@ -114,7 +114,7 @@ pub(crate) async fn answers_say_of_when_they_are(f: Fixture) {
     let name = Changed::Name(ROOT, name("f"));
     let patient = MetaWatch { wait_ms: 5000, ..watch(a.session, nothing.version) };
     let news = f.volume.news(&patient).await.unwrap();
-    let (changed, _) = news.changes.iter().find(|(_, it)| *it == name).unwrap();
+    let (changed, _) = news.changes.iter().find(|(_, change)| *change == name).unwrap();
     assert!(*changed > nothing.version && *changed > made.version, "made in what it made");
     let found = f.volume.execute(&a.request(look)).await.unwrap();
     assert!(found.answer.is_ok() && found.version >= *changed);

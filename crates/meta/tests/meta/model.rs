@@ -479,7 +479,7 @@ async fn same(c: &Client, model: &Model) {
         }
         let page = trash_of(c, *ino).await;
         let kept: Vec<(u64, String)> =
-            page.entries.iter().map(|it| (it.ino.0, it.record.name.to_string())).collect();
+            page.entries.iter().map(|entry| (entry.ino.0, entry.record.name.to_string())).collect();
         let wanted = model.trash.iter().filter(|(_, (dir, _))| dir == ino);
         let wanted: Vec<(u64, String)> =
             wanted.map(|(ino, (_, name))| (*ino, (*name).to_owned())).collect();

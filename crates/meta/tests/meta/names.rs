@@ -97,8 +97,11 @@ pub(crate) async fn promised_files_have_the_numbers_that_mounts_gave_them(f: Fix
     // With its bytes, which are not written again either.
     let written = Timestamp { secs: 78, nanos: 0 };
     let mut full = file("full", first + 3);
-    full.promised =
-        full.promised.map(|it| PromisedFile { written, bytes: b"bytes".to_vec(), ..it });
+    full.promised = full.promised.map(|promised| PromisedFile {
+        written,
+        bytes: b"bytes".to_vec(),
+        ..promised
+    });
     let made = c.create(full.clone()).await.unwrap().attr;
     assert_eq!((made.size, made.mtime, made.btime), (5, written, at));
     let ino = made.ino;

@@ -166,18 +166,18 @@ pub(crate) async fn chunks_go_with_the_last_that_is_read_from_them(f: Fixture) {
     assert!(remove(&f, &c, ("a", first.ino)).await.is_empty());
     assert_eq!((users(&c, own).await, users(&c, first.data).await), (1, 2));
     let garbage = remove(&f, &c, ("c", third.ino)).await;
-    let has = |chunks| garbage.iter().any(|it| it.data == chunks && it.record.is_sealed);
+    let has = |chunks| garbage.iter().any(|item| item.data == chunks && item.record.is_sealed);
     assert!(garbage.len() == 1 && has(own));
     assert_eq!(users(&c, first.data).await, 1);
     let garbage = remove(&f, &c, ("b", second.ino)).await;
-    let base = garbage.iter().find(|it| it.data == first.data).expect("nobody has it");
+    let base = garbage.iter().find(|item| item.data == first.data).expect("nobody has it");
     assert!(base.record.is_sealed && base.record.size == SIZE && garbage.len() == 2);
     assert_eq!(shared(&c, first.data).await, Err(MetaError::Stale));
     // A clone that dies between its seals and its transaction leaves only the file.
     let left = file(&c, "d").await;
     share(&c, left.ino).await.unwrap();
     let garbage = remove(&f, &c, ("d", left.ino)).await;
-    assert!(garbage.iter().any(|it| it.data == left.data && it.record.is_sealed));
+    assert!(garbage.iter().any(|item| item.data == left.data && item.record.is_sealed));
 }
 
 pub(crate) async fn cut_to_nothing_a_file_shares_nothing(f: Fixture) {

@@ -41,7 +41,9 @@ async fn trash(c: &Client, dir: Ino) -> Vec<(Ino, String)> {
     loop {
         let page = page(c, dir, after, 2).await.unwrap();
         after = page.entries.last().map_or(after, |entry| entry.ino);
-        all.extend(page.entries.into_iter().map(|it| (it.ino, it.record.name.to_string())));
+        all.extend(
+            page.entries.into_iter().map(|entry| (entry.ino, entry.record.name.to_string())),
+        );
         if page.end {
             return all;
         }

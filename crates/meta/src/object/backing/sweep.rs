@@ -124,7 +124,7 @@ async fn way_in(view: &View, bucket: Ino, key: &[u8]) -> Result<Option<Way>, Fai
 /// Removes a record of a bucket that is gone. Returns whether it did.
 async fn is_gone(view: &View, key: &[u8]) -> Result<bool, Failed> {
     let backing = keys::number(keys::BACKINGS, key);
-    let of_key = [keys::STATES, keys::QUEUES].iter().find_map(|it| keys::leading(it, key));
+    let of_key = [keys::STATES, keys::QUEUES].iter().find_map(|prefix| keys::leading(prefix, key));
     let Some(bucket) = backing.or(of_key).map(Ino) else { return Ok(false) };
     let (inode, backed) = (keys::inode(bucket), keys::backing(bucket));
     let found = view.txn.get_many(&[key, &inode, &backed]).await?;
