@@ -196,13 +196,14 @@ mod tests {
     fn a_range_is_cut_where_chunks_end() {
         let (mut parts, mut rooms, mut buf) = (Vec::new(), Vec::new(), vec![0; 70_000]);
         BYTES.rooms(65_530, &mut buf, (&mut parts, &mut rooms)).unwrap();
-        let at: Vec<(u32, u32)> = parts.iter().map(|it| (it.chunk.index, it.offset)).collect();
+        let at: Vec<(u32, u32)> =
+            parts.iter().map(|part| (part.chunk.index, part.offset)).collect();
         assert_eq!(at, [(0, 65_530), (1, 0), (2, 0)]);
         let lens: Vec<usize> = rooms.iter().map(Room::len).collect();
         assert_eq!(lens, [6, 65_536, 4458]);
-        let solid: Vec<u32> = parts.iter().map(|it| it.solid).collect();
+        let solid: Vec<u32> = parts.iter().map(|part| part.solid).collect();
         assert_eq!(solid, [5, 0, 0], "the rest may be holes");
-        let chains: Vec<u32> = parts.iter().map(|it| it.chain.0).collect();
+        let chains: Vec<u32> = parts.iter().map(|part| part.chain.0).collect();
         assert_eq!(chains, [5, 1, 5]);
         let (mut of_write, mut values) = (Vec::new(), Vec::new());
         BYTES.values(65_530, &buf, (&mut of_write, &mut values)).unwrap();
@@ -228,7 +229,7 @@ mod tests {
         let bases = FileBases::new(&[FileBase { chunks: 6, size: 140_000 }]);
         let bytes = FileBytes { bases, ..BYTES };
         let all: Vec<(u32, ChunkChange)> =
-            bytes.cuts(70_000, 230_000).unwrap().map(|it| (it.chunk.index, it.change)).collect();
+            bytes.cuts(70_000, 230_000).unwrap().map(|cut| (cut.chunk.index, cut.change)).collect();
         let base = |len| ChunkBases::new(&[ChunkBase { data: DataId(6), len }]).unwrap();
         let wanted = [
             (1, ChunkChange::Copy(base(65_536))),

@@ -152,7 +152,8 @@ impl ShmLink {
         request.arena.clear();
         for (value, part) in values.iter().zip(&mut request.parts) {
             let at = if let Some(at) = self.lent(value) {
-                part.crc = value.pieces().iter().fold(Crc32c::EMPTY, |crc, it| crc.append(it));
+                part.crc =
+                    value.pieces().iter().fold(Crc32c::EMPTY, |crc, piece| crc.append(piece));
                 at
             } else {
                 part.crc = self.copy_one(next, value)?;

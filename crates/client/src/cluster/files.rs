@@ -167,7 +167,10 @@ impl Chains {
         for (_, chain) in routing.chains.range(ChainId::all_of(0)) {
             *counts.entry(chain.targets.len()).or_default() += 1;
         }
-        let usual = counts.into_iter().max_by_key(|(_, chains)| *chains).map_or(0, |(it, _)| it);
+        let usual = counts
+            .into_iter()
+            .max_by_key(|(_, chains)| *chains)
+            .map_or(0, |(replicas, _)| replicas);
         let mut tables: Vec<u8> = routing.chains.keys().map(|id| id.table()).collect();
         tables.dedup();
         Self {
@@ -175,7 +178,7 @@ impl Chains {
             tables: tables.into_iter().filter(|table| *table > 0).collect(),
             routing: routing.version,
             chains: routing.chains.iter().map(place).collect(),
-            nodes: routing.nodes.values().map(|it| (it.id, it.addresses.clone())).collect(),
+            nodes: routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect(),
         }
     }
 }

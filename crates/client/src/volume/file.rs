@@ -260,7 +260,7 @@ impl Opened {
     /// owners and permissions may differ, and the bytes may have moved.
     fn is_as_opened(&self, now: &Attr) -> bool {
         let first = &self.first;
-        let content = |it: &Attr| (it.data, it.size, it.cuts, it.mtime);
+        let content = |attr: &Attr| (attr.data, attr.size, attr.cuts, attr.mtime);
         content(first) == content(now)
     }
 

@@ -21,7 +21,7 @@ impl File {
         let request = self.opened.parts_here(offset, len)?;
         let lens: Vec<usize> = request.parts.iter().map(|part| part.len as usize).collect();
         let found = own.read(request).await?;
-        let is_whole = found.iter().map(|it| it.as_ref().len()).eq(lens);
+        let is_whole = found.iter().map(|bytes| bytes.as_ref().len()).eq(lens);
         // Damaged bytes are read again on the normal path, which counts and repairs them.
         (is_whole && found.iter().all(OwnBytes::is_sound)).then_some(found)
     }

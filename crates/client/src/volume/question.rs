@@ -35,7 +35,7 @@ impl Volume {
         key: &[u8],
         with_bytes: bool,
     ) -> Result<Question, ClientError> {
-        look_up_op(bucket, key, with_bytes).map(|it| self.question(it, &[]))
+        look_up_op(bucket, key, with_bytes).map(|op| self.question(op, &[]))
     }
 
     /// The question of [`Volume::put_object`]. Blocks when the body is a file.
@@ -43,7 +43,7 @@ impl Volume {
     /// # Errors
     /// `InvalidArgument` as there.
     pub fn question_put(&self, put: &PutObject<'_>) -> Result<Question, ClientError> {
-        put_op(put, None).map(|it| self.question(it, put.attachment))
+        put_op(put, None).map(|op| self.question(op, put.attachment))
     }
 
     fn question(&self, (path, op): (String, ObjectOp), attachment: &[u8]) -> Question {
