@@ -219,7 +219,7 @@ impl Planner {
             let new = &all[plan.members.len()..];
             made += new.len();
             let id = |disk: &u32| view.disks[*disk as usize].id;
-            self.chains.extend(new.iter().map(|it| (table, it.iter().map(id).collect())));
+            self.chains.extend(new.iter().map(|members| (table, members.iter().map(id).collect())));
             placed.push((plan, all, relocations));
         }
         self.chains_wanted = made;

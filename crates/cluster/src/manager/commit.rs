@@ -452,7 +452,7 @@ fn give_up(draft: &mut Draft<'_>, nodes: &Nodes, disk: DiskId) -> Outcome {
     let wanted = |record: &DiskRecord| {
         // Its node may be back by now.
         let live = nodes.live.get(&record.node);
-        let away = live.is_none_or(|it| !it.is_up() || it.failing.contains_key(&disk));
+        let away = live.is_none_or(|node| !node.is_up() || node.failing.contains_key(&disk));
         !record.state.is_given_up() && away
     };
     if let Some(record) = draft.disk(disk).copied().filter(wanted) {

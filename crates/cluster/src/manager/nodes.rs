@@ -132,7 +132,7 @@ impl Primary {
         let missing = |disk: &DiskReport| {
             let record = self.state.disks.get(&disk.disk);
             disk.healthy
-                && record.is_some_and(|it| it.node == node && it.state == DiskState::Missing)
+                && record.is_some_and(|kept| kept.node == node && kept.state == DiskState::Missing)
         };
         if (live.down.is_some() || first) && heartbeat.disks.iter().any(missing) {
             // It was away for so long that a disk was given up. The disk takes data again once the

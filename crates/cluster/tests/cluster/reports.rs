@@ -69,7 +69,9 @@ fn moves_and_settings_are_told_while_they_are_under_way() {
 
 fn slots(world: &mut World) -> Vec<(u16, Option<SlotProgress>)> {
     match world.admin(AdminCommand::Slots) {
-        AdminAnswer::Slots(all) => all.iter().map(|it| (it.slot.0, it.progress)).collect(),
+        AdminAnswer::Slots(all) => {
+            all.iter().map(|status| (status.slot.0, status.progress)).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
