@@ -198,8 +198,9 @@ impl Space {
             return None;
         }
         let larger = (class.index() + 1..CLASSES).filter_map(Class::from_index);
-        let mut near = larger.take_while(|it| it.slab_bytes() <= SHARED_MAX * class.slab_bytes());
-        near.find_map(|it| self.partial[it.index()].fullest())
+        let mut near =
+            larger.take_while(|other| other.slab_bytes() <= SHARED_MAX * class.slab_bytes());
+        near.find_map(|other| self.partial[other.index()].fullest())
     }
 
     fn open_segment(&mut self, class: Class) -> Option<u32> {
