@@ -84,7 +84,7 @@ impl ProcessId {
     /// True while it is stopped.
     #[must_use]
     pub fn is_stopped(self) -> bool {
-        Stat::of(self.pid).is_some_and(|it| it.state == b'T' && it.started == self.started)
+        Stat::of(self.pid).is_some_and(|stat| stat.state == b'T' && stat.started == self.started)
     }
 
     /// Sends it a signal; false when it is gone. A process that reuses its number is never hit.
@@ -119,7 +119,7 @@ impl ProcessId {
 /// no signal reaches it, and keeps its files open. None of its threads executes user code any more.
 #[must_use]
 pub fn is_stuck_dying(pid: u32) -> bool {
-    let Some(stat) = Stat::of(pid).filter(|it| !it.has_ended()) else { return false };
+    let Some(stat) = Stat::of(pid).filter(|stat| !stat.has_ended()) else { return false };
     if stat.state == b'Z' {
         return true;
     }
@@ -128,7 +128,9 @@ pub fn is_stuck_dying(pid: u32) -> bool {
     let pending = pending.as_deref().and_then(|text| text.split("\nSigPnd:").nth(1));
     let pending = pending.and_then(|rest| rest.lines().next()).map(str::trim);
     let kill = 1 << (libc::SIGKILL - 1);
-    pending.and_then(|it| u64::from_str_radix(it, 16).ok()).is_some_and(|it| it & kill != 0)
+    pending
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .is_some_and(|signals| signals & kill != 0)
 }
 
 /// Leaves the session and the process group of the parent process: Ctrl-C and hang-ups of its
