@@ -304,8 +304,11 @@ impl World {
             Message::Heartbeat { call, heartbeat } => {
                 self.trace.note(self.now, || {
                     let (node, number) = (heartbeat.node, heartbeat.number);
-                    let reports: Vec<_> =
-                        heartbeat.targets.iter().map(|it| (it.target, it.local, it.at)).collect();
+                    let reports: Vec<_> = heartbeat
+                        .targets
+                        .iter()
+                        .map(|report| (report.target, report.local, report.at))
+                        .collect();
                     let (stopping, routing) = (heartbeat.stopping, heartbeat.routing.0);
                     format!(
                         "manager {manager} hears {node} {number}: stopping {stopping}, routing {routing}, {reports:?}"

@@ -699,7 +699,7 @@ impl World {
     /// chains exist.
     pub(crate) fn order_table(&mut self) {
         let replicas = self.plan.replicas;
-        let others: Vec<usize> = (1..self.plan.nodes).filter(|it| *it != replicas).collect();
+        let others: Vec<usize> = (1..self.plan.nodes).filter(|count| *count != replicas).collect();
         if !tables_wanted(self.seed) || others.is_empty() {
             return;
         }

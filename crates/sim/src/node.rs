@@ -144,7 +144,10 @@ impl World {
             Effect::Commit(chunk, version) => {
                 host.disk.commit(chunk, version);
                 let entry = host.disk.chunks().get(&chunk);
-                if entry.and_then(|entry| entry.committed.as_ref()).is_some_and(|it| it.lost) {
+                if entry
+                    .and_then(|entry| entry.committed.as_ref())
+                    .is_some_and(|stored| stored.lost)
+                {
                     // A target with a good copy may come back.
                     self.after(ms(700), Item::Scrub { target, chunk });
                 }
