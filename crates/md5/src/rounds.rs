@@ -170,7 +170,7 @@ fn lanes<S: Simd>(simd: S, states: &mut [[u32; 4]; LANES], bodies: &[&[[u8; BLOC
         let of_all: [u32; LANES] = std::array::from_fn(|lane| states[lane][word]);
         u32x16::from_slice(simd, &of_all)
     });
-    let count = bodies.iter().map(|it| it.len()).min().unwrap_or(0);
+    let count = bodies.iter().map(|body| body.len()).min().unwrap_or(0);
     for at in 0..count {
         let mut turned = [[0_u32; LANES]; 16];
         for (lane, body) in bodies.iter().enumerate() {
