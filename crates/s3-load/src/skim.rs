@@ -88,9 +88,11 @@ fn parse(bytes: &[u8]) -> std::io::Result<Option<Head>> {
     let mut answer = httparse::Response::new(&mut headers);
     let parsed = answer.parse(bytes).map_err(std::io::Error::other)?;
     let httparse::Status::Complete(len) = parsed else { return Ok(None) };
-    let told =
-        answer.headers.iter().find(|it| it.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
-    let body = told.and_then(|it| std::str::from_utf8(it.value).ok()?.trim().parse().ok());
+    let told = answer
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str()));
+    let body = told.and_then(|header| std::str::from_utf8(header.value).ok()?.trim().parse().ok());
     Ok(Some(Head { len, body: body.filter(|_| answer.code == Some(200)) }))
 }
 

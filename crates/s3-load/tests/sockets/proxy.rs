@@ -198,7 +198,7 @@ async fn a_bit_of_each_body_is_another_one() {
     let mut raw = Raw::to(setup.front).await;
     assert!(raw.ask("PUT", "/b/k", &[6; 1000]).await.head.starts_with("http/1.1 200"));
     let there = setup.store.lock().unwrap().objects["/b/k"].to_vec();
-    assert_eq!((there.len(), there.iter().filter(|it| **it != 6).count()), (1000, 1));
+    assert_eq!((there.len(), there.iter().filter(|byte| **byte != 6).count()), (1000, 1));
     let seen = raw.ask("GET", "/b/k", b"").await;
     assert_eq!(seen.body.iter().zip(&there).filter(|(one, other)| one != other).count(), 1);
     assert!(counts(setup.front).await["flips"].as_u64() >= Some(2));
