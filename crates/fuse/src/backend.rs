@@ -317,7 +317,7 @@ impl Backend {
     /// operation's directory when it was sent.
     pub(crate) fn hear(&self, op: &MetaOp, answered: Option<&Answered>, changes: u64) {
         if let Some(Ok(MetaReply::Removed(Removed { ino, nlink: 0 }))) =
-            answered.map(|it| &it.answer)
+            answered.map(|reply| &reply.answer)
         {
             self.contents.remove(&ino.0);
             self.removed.store(true, Ordering::Release);

@@ -58,7 +58,8 @@ impl Budgets {
             _ => return None,
         };
         let number = value.strip_suffix("/s").filter(|_| !unit.is_empty()).unwrap_or(value);
-        let parsed = number.parse::<ByteSize>().ok().filter(|it| (least..=most).contains(&it.0));
+        let parsed =
+            number.parse::<ByteSize>().ok().filter(|size| (least..=most).contains(&size.0));
         let fix = || {
             let (least, most) = (ByteSize(least.max(4096)), ByteSize(most));
             format!(

@@ -275,15 +275,16 @@ fn overlaid(state: &State) -> Attr {
     let written = state.written.filter(|written| written.data == attr.chunk_data());
     let held = state.held.filter(|held| held.data == attr.data);
     let promised = state.promised.map(|(promised, _)| promised);
-    let promised = promised.filter(|it| it.data == attr.data || it.data == attr.chunk_data());
-    if let Some(it) = promised {
-        show(&mut attr, it);
+    let promised = promised
+        .filter(|promised| promised.data == attr.data || promised.data == attr.chunk_data());
+    if let Some(promised) = promised {
+        show(&mut attr, promised);
     }
     if let Some((times, _)) = state.promised_times {
         (attr.mtime, attr.ctime) = (times.mtime, attr.ctime.max(times.ctime));
     }
-    for it in [written, held].into_iter().flatten() {
-        show(&mut attr, it);
+    for bytes in [written, held].into_iter().flatten() {
+        show(&mut attr, bytes);
     }
     attr
 }

@@ -214,14 +214,14 @@ impl Holder {
 
     fn wait(&self, stop: &UnixStream) -> io::Result<Option<Who>> {
         let mut from = vec![(Who::Stop, stop.as_fd())];
-        from.extend(self.primary.as_ref().map(|it| (Who::Primary, it.as_fd())));
-        from.extend(self.upgrade.as_ref().map(|it| (Who::Next, it.next.as_fd())));
+        from.extend(self.primary.as_ref().map(|process| (Who::Primary, process.as_fd())));
+        from.extend(self.upgrade.as_ref().map(|upgrade| (Who::Next, upgrade.next.as_fd())));
         let leaving = self.leaving.iter().enumerate();
-        from.extend(leaving.map(|(index, it)| (Who::Leaving(index), it.as_fd())));
+        from.extend(leaving.map(|(index, process)| (Who::Leaving(index), process.as_fd())));
         let fds: Vec<BorrowedFd<'_>> = from.iter().map(|(_, fd)| *fd).collect();
         let times = [
             self.primary.is_none().then_some(self.start_at),
-            self.upgrade.as_ref().map(|it| it.until),
+            self.upgrade.as_ref().map(|upgrade| upgrade.until),
             self.stop_until,
             self.primary.is_some().then_some(self.look_at),
         ];
@@ -233,12 +233,12 @@ impl Holder {
     }
 
     fn check_time(&mut self, now: Tick) {
-        if self.upgrade.as_ref().is_some_and(|it| now >= it.until) {
+        if self.upgrade.as_ref().is_some_and(|upgrade| now >= upgrade.until) {
             self.roll_back("its time limit has passed");
         }
         if now >= self.look_at {
             self.look_at = now.plus(LOOK);
-            self.dying.retain_mut(|it| !it.is_over());
+            self.dying.retain_mut(|process| !process.is_over());
             self.look_at_primary();
         }
     }

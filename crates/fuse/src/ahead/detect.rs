@@ -275,12 +275,13 @@ mod tests {
         let (mut total, mut hits) = (0, 0);
         for read in spans {
             total += read.len;
-            let overlap =
-                |it: &Span| it.end().min(read.end()).saturating_sub(it.offset.max(read.offset));
+            let overlap = |planned: &Span| {
+                planned.end().min(read.end()).saturating_sub(planned.offset.max(read.offset))
+            };
             hits += asked.iter().map(overlap).sum::<u64>();
             asked.extend(detector.read(read, limits));
         }
-        (total, hits, asked.iter().map(|it| it.len).sum())
+        (total, hits, asked.iter().map(|span| span.len).sum())
     }
 
     #[test]
@@ -358,7 +359,7 @@ mod tests {
         assert!(planned > 4);
         detector.begin_again();
         let again = detector.read(span(100 << 16, 1 << 16), LIMITS);
-        let bytes: u64 = again.iter().map(|it| it.len).sum();
+        let bytes: u64 = again.iter().map(|span| span.len).sum();
         assert_eq!((again[0].offset, bytes), (101 << 16, WINDOW_MIN));
     }
 
@@ -388,8 +389,8 @@ mod tests {
             for (offset, len, goes_on) in reads {
                 at = if goes_on { at } else { offset };
                 let plan = detector.read(span(at, len), Limits { size, window, runs: true });
-                assert!(plan.iter().all(|it| it.len > 0 && it.end() <= size));
-                let planned: u64 = plan.iter().map(|it| it.len).sum();
+                assert!(plan.iter().all(|span| span.len > 0 && span.end() <= size));
+                let planned: u64 = plan.iter().map(|span| span.len).sum();
                 assert!(planned <= window.max(1) || plan.len() == 1, "{planned} of {window}");
                 at = at.saturating_add(len);
             }

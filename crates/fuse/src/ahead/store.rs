@@ -161,7 +161,8 @@ impl Pieces {
     pub(super) fn add(&mut self, piece: Arc<Piece>) {
         let span = piece.span;
         // Overlapping pieces are over.
-        self.by_offset.retain(|_, it| it.span.end() <= span.offset || it.span.offset >= span.end());
+        self.by_offset
+            .retain(|_, other| other.span.end() <= span.offset || other.span.offset >= span.end());
         self.by_offset.insert(span.offset, piece);
     }
 

@@ -146,7 +146,7 @@ fn the_name_of_a_file_that_was_not_made_is_not_removed() {
         assert_eq!(behind.failure(ino), Ok(()), "told once");
     }
     let told = [behind.take_broken().unwrap(), behind.take_broken().unwrap()];
-    assert_eq!(told.map(|it| it.number), [0, 1]);
+    assert_eq!(told.map(|promise| promise.number), [0, 1]);
 }
 
 #[test]

@@ -53,7 +53,8 @@ impl CacheOptions {
             }
             ("cache_size", Some(size)) => {
                 let parsed = size.parse::<ByteSize>().ok().map(|size| size.0);
-                let Some(bytes) = parsed.filter(|it| (SIZE_MIN..=SIZE_MAX).contains(it)) else {
+                let Some(bytes) = parsed.filter(|bytes| (SIZE_MIN..=SIZE_MAX).contains(bytes))
+                else {
                     let fix =
                         "use a number of bytes with a unit, such as 200GiB, from 1MiB to 1PiB";
                     return Some(Err(wrong(format!("cache_size={size}"), fix)));

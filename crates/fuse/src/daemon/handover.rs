@@ -124,7 +124,7 @@ impl Daemon {
     fn waits_for(&self, id: u64, pause: Duration) -> bool {
         let mut table = self.table.lock();
         let wanted = |table: &mut super::Table| {
-            table.mounts.get(&id).is_some_and(|it| it.info.state == MountState::Resuming)
+            table.mounts.get(&id).is_some_and(|mount| mount.info.state == MountState::Resuming)
         };
         self.changed.wait_while_for(&mut table, wanted, pause);
         wanted(&mut table)

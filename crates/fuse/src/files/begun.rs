@@ -17,7 +17,8 @@ pub(crate) struct Begun {
 impl Table {
     /// The journal entries of the begun requests, and of the session.
     pub(super) fn begun_entries(&self) -> Vec<Entry> {
-        let mut all: Vec<(u64, Begun)> = self.began.iter().map(|it| (*it.0, *it.1)).collect();
+        let mut all: Vec<(u64, Begun)> =
+            self.began.iter().map(|(id, begun)| (*id, *begun)).collect();
         // Session numbers increase; 0 is the session without an entry.
         all.sort_unstable_by_key(|(_, begun)| begun.session);
         let (mut entries, mut session) = (Vec::with_capacity(all.len()), 0);

@@ -42,9 +42,9 @@ impl Held {
         let start = self.offset.min(other.offset);
         let end = self.end().max(other.end()) - u64::from(start);
         let mut all = vec![0; usize::try_from(end).unwrap_or(0)];
-        for it in [&*self, other] {
-            let at = (it.offset - start) as usize;
-            all[at..at + it.bytes.len()].copy_from_slice(&it.bytes);
+        for held in [&*self, other] {
+            let at = (held.offset - start) as usize;
+            all[at..at + held.bytes.len()].copy_from_slice(&held.bytes);
         }
         (self.offset, self.at, self.bytes) = (start, other.at, all);
     }
@@ -158,7 +158,8 @@ impl Files {
 
     /// The held bytes of a file, if no attempt to send them was begun.
     pub(crate) fn unsent(&self, ino: Ino) -> Option<Held> {
-        let unsent = |it: &mut Waiting| it.sent_as.is_none().then(|| it.held.clone());
+        let unsent =
+            |waiting: &mut Waiting| waiting.sent_as.is_none().then(|| waiting.held.clone());
         self.with_held(ino, unsent).flatten()
     }
 

@@ -115,10 +115,10 @@ impl Locker {
 
     fn add(&mut self, new: Bytes) {
         let mut new = new;
-        self.ranges.retain(|it| {
-            let joins = it.touches(new);
+        self.ranges.retain(|range| {
+            let joins = range.touches(new);
             if joins {
-                new = Bytes { start: new.start.min(it.start), end: new.end.max(it.end) };
+                new = Bytes { start: new.start.min(range.start), end: new.end.max(range.end) };
             }
             !joins
         });
@@ -128,15 +128,15 @@ impl Locker {
 
     fn remove(&mut self, gone: Bytes) {
         let before = std::mem::take(&mut self.ranges);
-        self.ranges = before.into_iter().flat_map(|it| it.without(gone)).collect();
+        self.ranges = before.into_iter().flat_map(|range| range.without(gone)).collect();
         self.bound();
     }
 
     /// Limits the number of ranges.
     fn bound(&mut self) {
         if self.ranges.len() > RANGES_MAX {
-            let start = self.ranges.iter().map(|it| it.start).min().unwrap_or(0);
-            let end = self.ranges.iter().map(|it| it.end).max().unwrap_or(u64::MAX);
+            let start = self.ranges.iter().map(|range| range.start).min().unwrap_or(0);
+            let end = self.ranges.iter().map(|range| range.end).max().unwrap_or(u64::MAX);
             self.ranges = vec![Bytes { start, end }];
         }
     }
@@ -145,7 +145,7 @@ impl Locker {
 impl Table {
     pub(super) fn locked_by(&mut self, ino: Ino, owner: Owner, bytes: Bytes) {
         let all = self.lockers.entry(ino).or_default();
-        let at = all.iter().position(|it| it.owner == owner).unwrap_or_else(|| {
+        let at = all.iter().position(|locker| locker.owner == owner).unwrap_or_else(|| {
             all.push(Locker::new(owner));
             all.len() - 1
         });
@@ -155,15 +155,15 @@ impl Table {
     /// Removes these bytes from all owners with this number, through any handle.
     pub(super) fn unlocked(&mut self, ino: Ino, owner: &Owner, bytes: Bytes) {
         self.change_lockers(ino, |all| {
-            for it in all.iter_mut().filter(|it| it.owner.has_number_of(owner)) {
-                it.remove(bytes);
+            for locker in all.iter_mut().filter(|locker| locker.owner.has_number_of(owner)) {
+                locker.remove(bytes);
             }
-            all.retain(|it| !it.ranges.is_empty());
+            all.retain(|locker| !locker.ranges.is_empty());
         });
     }
 
     pub(super) fn locker_gone(&mut self, ino: Ino, owner: &Owner) {
-        self.change_lockers(ino, |all| all.retain(|it| it.owner != *owner));
+        self.change_lockers(ino, |all| all.retain(|locker| locker.owner != *owner));
     }
 
     fn change_lockers(&mut self, ino: Ino, change: impl FnOnce(&mut Vec<Locker>)) {
@@ -179,12 +179,13 @@ impl Table {
     pub(super) fn leave_locks(&mut self) {
         let open = &self.open;
         let closed = self.lockers.iter_mut().filter(|(ino, _)| !open.contains_key(ino));
-        closed.flat_map(|(_, all)| all).for_each(|it| it.is_left = true);
+        closed.flat_map(|(_, all)| all).for_each(|locker| locker.is_left = true);
     }
 
     pub(super) fn lock_entries(&self) -> impl Iterator<Item = Entry> {
-        let all = self.lockers.iter().flat_map(|(ino, all)| all.iter().map(move |it| (*ino, it)));
-        all.map(|(ino, it)| it.entry(ino))
+        let all =
+            self.lockers.iter().flat_map(|(ino, all)| all.iter().map(move |locker| (*ino, locker)));
+        all.map(|(ino, locker)| locker.entry(ino))
     }
 
     pub(super) fn set_locker(
@@ -200,7 +201,10 @@ impl Table {
 
     /// Writes the current locks of an owner to the journal.
     fn note_locker(&mut self, ino: Ino, owner: &Owner) {
-        let entry = self.lockers_of(ino).find(|it| it.owner == *owner).map(|it| it.entry(ino));
+        let entry = self
+            .lockers_of(ino)
+            .find(|locker| locker.owner == *owner)
+            .map(|locker| locker.entry(ino));
         self.note(&entry.unwrap_or(Entry::Unlocked { ino, owner: *owner }));
     }
 
@@ -210,8 +214,8 @@ impl Table {
 
     fn is_being_unlocked(&self, ino: Ino, owner: &Owner, time: Duration) -> bool {
         let now = RealClock::tick();
-        let closes = |it: &Locker| it.closing.is_some_and(|at| now.since(at) < time);
-        self.lockers_of(ino).any(|it| closes(it) && !it.owner.has_number_of(owner))
+        let closes = |locker: &Locker| locker.closing.is_some_and(|at| now.since(at) < time);
+        self.lockers_of(ino).any(|locker| closes(locker) && !locker.owner.has_number_of(owner))
     }
 }
 
@@ -222,7 +226,9 @@ pub(crate) struct Before(Option<Locker>);
 impl Before {
     /// Whether it may have had some of these.
     pub(crate) fn had(&self, bytes: Bytes) -> bool {
-        self.0.as_ref().is_some_and(|it| it.ranges.iter().any(|range| range.overlaps(bytes)))
+        self.0
+            .as_ref()
+            .is_some_and(|locker| locker.ranges.iter().any(|range| range.overlaps(bytes)))
     }
 }
 
@@ -252,14 +258,14 @@ impl Files {
     /// Notes that a lock is about to be requested. The caller has the lane.
     pub(crate) fn wants_lock(&self, ino: Ino, owner: Owner, bytes: Bytes) -> Before {
         let mut table = self.table.lock();
-        let before = table.lockers_of(ino).find(|it| it.owner == owner).cloned();
-        let has = |it: &Locker| it.ranges.iter().any(|range| range.holds(bytes));
+        let before = table.lockers_of(ino).find(|locker| locker.owner == owner).cloned();
+        let has = |locker: &Locker| locker.ranges.iter().any(|range| range.holds(bytes));
         if !before.as_ref().is_some_and(has) {
             table.locked_by(ino, owner, bytes);
             table.note_locker(ino, &owner);
         }
         let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
-        lockers.filter(|it| it.owner == owner).for_each(|it| it.closing = None);
+        lockers.filter(|locker| locker.owner == owner).for_each(|locker| locker.closing = None);
         Before(before)
     }
 
@@ -277,7 +283,7 @@ impl Files {
     /// lane.
     pub(crate) fn unlocked(&self, ino: Ino, owner: &Owner, bytes: Bytes) {
         let mut table = self.table.lock();
-        if table.lockers_of(ino).any(|it| it.owner.has_number_of(owner)) {
+        if table.lockers_of(ino).any(|locker| locker.owner.has_number_of(owner)) {
             table.unlocked(ino, owner, bytes);
             table.note(&Entry::UnlockedBytes { ino, owner: *owner, bytes });
         }
@@ -290,7 +296,9 @@ impl Files {
         let mut table = self.table.lock();
         let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
         let now = RealClock::tick();
-        lockers.filter(|it| it.owner.handle == handle).for_each(|it| it.closing = Some(now));
+        lockers
+            .filter(|locker| locker.owner.handle == handle)
+            .for_each(|locker| locker.closing = Some(now));
     }
 
     /// Whether the handle of another owner with locks may have been closed within this time.
@@ -313,7 +321,7 @@ impl Files {
 
     /// Whether an owner with this number may have locks of a file.
     pub(crate) fn may_have_locks(&self, ino: Ino, owner: &Owner) -> bool {
-        self.table.lock().lockers_of(ino).any(|it| it.owner.has_number_of(owner))
+        self.table.lock().lockers_of(ino).any(|locker| locker.owner.has_number_of(owner))
     }
 
     /// Owners that may have locks through this closed handle; all owners after the last close.
@@ -321,7 +329,7 @@ impl Files {
         let table = self.table.lock();
         let is_last = !table.open.contains_key(&ino);
         let through = |owner: &Owner| is_last || handle != 0 && owner.handle == handle;
-        table.lockers_of(ino).map(|it| it.owner).filter(through).collect()
+        table.lockers_of(ino).map(|locker| locker.owner).filter(through).collect()
     }
 
     /// The ranges to unlock for an owner with a closed handle: everything of its number, or, if
@@ -329,7 +337,7 @@ impl Files {
     /// locks. The caller has the lane.
     pub(crate) fn to_unlock(&self, ino: Ino, owner: &Owner) -> Vec<Bytes> {
         let table = self.table.lock();
-        let Some(it) = table.lockers_of(ino).find(|it| it.owner == *owner) else {
+        let Some(locker) = table.lockers_of(ino).find(|locker| locker.owner == *owner) else {
             return Vec::new();
         };
         let others: Vec<Bytes> = table
@@ -340,7 +348,7 @@ impl Files {
         if others.is_empty() {
             return vec![Bytes::ALL];
         }
-        let mut own = it.ranges.clone();
+        let mut own = locker.ranges.clone();
         for other in others {
             own = own.into_iter().flat_map(|range| range.without(other)).collect();
         }
@@ -350,7 +358,7 @@ impl Files {
     /// Removes an owner without locks from a file. The caller has the lane.
     pub(crate) fn locker_gone(&self, ino: Ino, owner: &Owner) {
         let mut table = self.table.lock();
-        if table.lockers_of(ino).any(|it| it.owner == *owner) {
+        if table.lockers_of(ino).any(|locker| locker.owner == *owner) {
             table.locker_gone(ino, owner);
             table.note(&Entry::Unlocked { ino, owner: *owner });
         }
@@ -362,7 +370,7 @@ impl Files {
     /// handle, or all.
     pub(crate) fn leave_locks(&self, ino: Ino, owner: &Owner, all: bool) {
         let mut table = self.table.lock();
-        let left = table.lockers.values().flatten().filter(|it| it.is_left).count();
+        let left = table.lockers.values().flatten().filter(|locker| locker.is_left).count();
         if left >= LEFT_MAX {
             tracing::error!(
                 "a lock of inode {ino} stays until this mount ends: too many locks could not be \
@@ -370,11 +378,12 @@ impl Files {
             );
             return;
         }
-        let of = |it: &Owner| it == owner || all && it.has_number_of(owner);
-        let left: Vec<Owner> = table.lockers_of(ino).map(|it| it.owner).filter(of).collect();
+        let of = |other: &Owner| other == owner || all && other.has_number_of(owner);
+        let left: Vec<Owner> =
+            table.lockers_of(ino).map(|locker| locker.owner).filter(of).collect();
         for owner in left {
             let lockers = table.lockers.get_mut(&ino).into_iter().flatten();
-            lockers.filter(|it| it.owner == owner).for_each(|it| it.is_left = true);
+            lockers.filter(|locker| locker.owner == owner).for_each(|locker| locker.is_left = true);
             table.note_locker(ino, &owner);
         }
     }
@@ -382,20 +391,22 @@ impl Files {
     /// Owners of this number with locks that must still be released.
     pub(crate) fn left_of(&self, ino: Ino, owner: &Owner) -> Vec<Owner> {
         let table = self.table.lock();
-        let left = table.lockers_of(ino).filter(|it| it.is_left && it.owner.has_number_of(owner));
-        left.map(|it| it.owner).collect()
+        let left = table
+            .lockers_of(ino)
+            .filter(|locker| locker.is_left && locker.owner.has_number_of(owner));
+        left.map(|locker| locker.owner).collect()
     }
 
     /// Whether an owner's locks must still be released.
     pub(crate) fn is_left(&self, ino: Ino, owner: &Owner) -> bool {
-        self.table.lock().lockers_of(ino).any(|it| it.is_left && it.owner == *owner)
+        self.table.lock().lockers_of(ino).any(|locker| locker.is_left && locker.owner == *owner)
     }
 
     /// All locks that must still be released.
     pub(crate) fn left_locks(&self) -> Vec<(Ino, Owner)> {
         let table = self.table.lock();
         let all = table.lockers.iter();
-        let all = all.flat_map(|(ino, all)| all.iter().map(|it| (*ino, it)));
-        all.filter(|(_, it)| it.is_left).map(|(ino, it)| (ino, it.owner)).collect()
+        let all = all.flat_map(|(ino, all)| all.iter().map(|locker| (*ino, locker)));
+        all.filter(|(_, locker)| locker.is_left).map(|(ino, locker)| (ino, locker.owner)).collect()
     }
 }

@@ -17,7 +17,7 @@ fn written(op: &MetaOp) -> Option<Written> {
             Some(Written { end: extend.size, at: extend.mtime, data: extend.data })
         }
         MetaOp::Create(create) => {
-            let promised = create.promised.as_ref().filter(|it| !it.bytes.is_empty())?;
+            let promised = create.promised.as_ref().filter(|file| !file.bytes.is_empty())?;
             let end = promised.bytes.len() as u64;
             Some(Written { end, at: promised.written, data: promised.ino.0 })
         }

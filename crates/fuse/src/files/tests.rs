@@ -124,7 +124,7 @@ fn what_a_meta_may_have_been_told_is_told_the_same_again() {
     let files = next(&files);
     let file = files.known(told(30, 2));
     assert!(!files.is_told_of(Ino(5)));
-    assert_eq!(files.begin_telling(&file, || (42, 7)).map(|it| it.sequence), Some(42));
+    assert_eq!(files.begin_telling(&file, || (42, 7)).map(|telling| telling.sequence), Some(42));
     files.told(&file, late, told(50, 3));
     let files = next(&files);
     assert!(!files.is_told_of(Ino(5)) && files.known(told(50, 3)).untold().is_none());
@@ -199,11 +199,11 @@ fn what_was_written_before_a_clone_counts_in_the_chunks_of_after() {
     let _ = files.wrote(&file, written(30));
     assert_eq!(file.learn(shared(5, 2)).size, 30);
     assert_eq!(file.learn(shared(7, 3)).size, 30, "it has the old chunks behind it");
-    assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((30, 7)));
+    assert_eq!(file.untold().map(|untold| (untold.end, untold.data)), Some((30, 7)));
     // A write that ended before the chunks were replaced, and is noted afterwards.
     let _ = file.learn(shared(8, 4));
     assert!(!files.wrote(&file, written(40)));
-    assert_eq!((file.attr().size, file.untold().map(|it| it.data)), (40, Some(8)));
+    assert_eq!((file.attr().size, file.untold().map(|untold| untold.data)), (40, Some(8)));
     let _ = files.wrote(&file, Written { data: 8, ..written(20) });
     assert_eq!(file.attr().size, 40);
     // It was reported to the meta under the old name, and other chunks came in the meantime: once
@@ -211,7 +211,7 @@ fn what_was_written_before_a_clone_counts_in_the_chunks_of_after() {
     let sent = file.untold().unwrap();
     let _ = file.learn(shared(9, 5));
     files.told(&file, sent, shared(9, 6));
-    assert_eq!(file.untold().map(|it| (it.end, it.data)), Some((40, 9)));
+    assert_eq!(file.untold().map(|untold| (untold.end, untold.data)), Some((40, 9)));
     assert!(!file.has_untold_elsewhere());
     // Cut to nothing and cloned again: earlier writes do not count.
     let cut = Attr { data: 11, chunks: Some(11), size: 0, ..attr(0, 7) };
@@ -519,10 +519,11 @@ fn locks_of_an_open_file_go_with_it() {
         let _ = files.open(unique, told(10, 1));
     }
     // One of a process, two of open files, and one that an earlier version opened.
-    let all = [(70, 2), (71, 2), (72, 4), (73, 0)].map(|(it, handle)| owner(posix, it, handle));
-    for it in all {
-        locks(&files, it, LockBytes::ALL);
-        locks(&files, it, LockBytes::ALL);
+    let all =
+        [(70, 2), (71, 2), (72, 4), (73, 0)].map(|(number, handle)| owner(posix, number, handle));
+    for locker in all {
+        locks(&files, locker, LockBytes::ALL);
+        locks(&files, locker, LockBytes::ALL);
     }
     files.unlocked(ino, &all[0], LockBytes::ALL);
     let files = next(&files);
@@ -539,8 +540,8 @@ fn locks_of_an_open_file_go_with_it() {
     // Killed between the close and the unlock: the next process knows the left locks.
     let files = next(&files);
     assert_eq!(files.left_locks(), [(ino, all[2]), (ino, all[3])]);
-    for it in &all {
-        files.locker_gone(ino, it);
+    for locker in &all {
+        files.locker_gone(ino, locker);
     }
     assert!(next(&files).left_locks().is_empty());
 }
@@ -574,24 +575,24 @@ fn a_refused_lock_leaves_what_was_there() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let (ino, posix) = (Ino(5), LockSpace::Posix);
     let _ = files.open(2, told(10, 1));
-    let [other, it] = [2, 4].map(|handle| owner(posix, 70, handle));
+    let [other, own] = [2, 4].map(|handle| owner(posix, 70, handle));
     locks(&files, other, bytes(0, 99));
-    let before = files.wants_lock(ino, it, bytes(50, 200));
-    files.lock_refused(ino, &it, before);
+    let before = files.wants_lock(ino, own, bytes(50, 200));
+    files.lock_refused(ino, &own, before);
     assert!(files.lockers_through(ino, 4).is_empty());
     assert_eq!(files.to_unlock(ino, &other), [LockBytes::ALL]);
-    locks(&files, it, bytes(300, 400));
-    let before = files.wants_lock(ino, it, bytes(50, 350));
-    files.lock_refused(ino, &it, before);
+    locks(&files, own, bytes(300, 400));
+    let before = files.wants_lock(ino, own, bytes(50, 350));
+    files.lock_refused(ino, &own, before);
     let files = next(&files);
-    assert_eq!(files.to_unlock(ino, &it), [bytes(300, 400)]);
+    assert_eq!(files.to_unlock(ino, &own), [bytes(300, 400)]);
     assert_eq!(files.to_unlock(ino, &other), [bytes(0, 99)]);
     // Through either handle.
-    files.unlocked(ino, &it, bytes(90, 350));
+    files.unlocked(ino, &own, bytes(90, 350));
     let files = next(&files);
-    assert_eq!(files.to_unlock(ino, &it), [bytes(351, 400)]);
+    assert_eq!(files.to_unlock(ino, &own), [bytes(351, 400)]);
     assert_eq!(files.to_unlock(ino, &other), [bytes(0, 89)]);
-    files.unlocked(ino, &it, LockBytes::ALL);
+    files.unlocked(ino, &own, LockBytes::ALL);
     assert!(!files.may_have_locks(ino, &other));
 }
 
@@ -599,19 +600,19 @@ fn a_refused_lock_leaves_what_was_there() {
 #[test]
 fn refused_locks_outlive_a_turn_of_the_journal() {
     let mut files = Files::new(Some(Journal::create().unwrap()));
-    let (ino, it) = (Ino(5), owner(LockSpace::Posix, 70, 2));
+    let (ino, own) = (Ino(5), owner(LockSpace::Posix, 70, 2));
     let _ = files.open(2, told(10, 1));
-    locks(&files, it, bytes(0, 9));
+    locks(&files, own, bytes(0, 9));
     for round in 0..200_u64 {
         for n in 0..1000 {
-            let before = files.wants_lock(ino, it, bytes(20 + n, 20 + n));
-            files.lock_refused(ino, &it, before);
+            let before = files.wants_lock(ino, own, bytes(20 + n, 20 + n));
+            files.lock_refused(ino, &own, before);
         }
         if round.is_multiple_of(20) {
             files = next(&files);
             let with_other = owner(LockSpace::Posix, 70, 4);
             locks(&files, with_other, bytes(100, 100));
-            assert_eq!(files.to_unlock(ino, &it), [bytes(0, 9)], "round {round}");
+            assert_eq!(files.to_unlock(ino, &own), [bytes(0, 9)], "round {round}");
             files.locker_gone(ino, &with_other);
         }
     }
@@ -621,18 +622,18 @@ fn refused_locks_outlive_a_turn_of_the_journal() {
 fn many_ranges_count_as_one() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let (ino, posix) = (Ino(5), LockSpace::Posix);
-    let [it, other] = [2, 4].map(|handle| owner(posix, 70, handle));
+    let [own, other] = [2, 4].map(|handle| owner(posix, 70, handle));
     locks(&files, other, bytes(5000, 5000));
     for n in 0..1000 {
-        locks(&files, it, bytes(10 * n, 10 * n));
+        locks(&files, own, bytes(10 * n, 10 * n));
     }
     let all = [bytes(0, 4999), bytes(5001, 9990)];
-    let mut found = files.to_unlock(ino, &it);
-    found.sort_by_key(|it| it.start);
-    assert_eq!(next(&files).to_unlock(ino, &it).len(), found.len());
-    let covers = |n: u64| found.iter().any(|it| it.start <= n && n <= it.end);
+    let mut found = files.to_unlock(ino, &own);
+    found.sort_by_key(|range| range.start);
+    assert_eq!(next(&files).to_unlock(ino, &own).len(), found.len());
+    let covers = |n: u64| found.iter().any(|range| range.start <= n && n <= range.end);
     assert!((0..1000).all(|n| n == 500 || covers(10 * n)) && !covers(5000), "{found:?}");
-    assert!(found.iter().all(|it| it.start >= all[0].start && it.end <= all[1].end));
+    assert!(found.iter().all(|range| range.start >= all[0].start && range.end <= all[1].end));
 }
 
 #[test]
@@ -640,13 +641,13 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     let files = Files::new(Some(Journal::create().unwrap()));
     let ino = Ino(5);
     let _ = files.open(2, told(10, 1));
-    let it = owner(LockSpace::Flock, 7, 2);
-    locks(&files, it, LockBytes::ALL);
-    assert!(files.left_of(ino, &it).is_empty());
-    files.leave_locks(ino, &it, false);
-    let (same, other) = (Owner { handle: 4, ..it }, Owner { space: LockSpace::Posix, ..it });
-    assert_eq!(files.left_of(ino, &same), [it]);
-    assert!(files.is_left(ino, &it) && !files.is_left(ino, &same));
+    let own = owner(LockSpace::Flock, 7, 2);
+    locks(&files, own, LockBytes::ALL);
+    assert!(files.left_of(ino, &own).is_empty());
+    files.leave_locks(ino, &own, false);
+    let (same, other) = (Owner { handle: 4, ..own }, Owner { space: LockSpace::Posix, ..own });
+    assert_eq!(files.left_of(ino, &same), [own]);
+    assert!(files.is_left(ino, &own) && !files.is_left(ino, &same));
     assert!(files.left_of(ino, &other).is_empty());
     let _ = files.close(4, ino);
     // The journal turns several times.
@@ -656,10 +657,10 @@ fn locks_that_were_left_are_remembered_until_they_are_given_back() {
     }
     let _ = files.close(8, ino);
     let files = next(&files);
-    assert_eq!(files.left_locks(), [(ino, it)]);
+    assert_eq!(files.left_locks(), [(ino, own)]);
     // Also while other opens of the file remain.
     let _ = files.open(10, told(10, 1));
-    assert_eq!(next(&files).left_locks(), [(ino, it)]);
+    assert_eq!(next(&files).left_locks(), [(ino, own)]);
     // Locks that are never released are limited.
     for n in 0..5000 {
         let _ = files.wants_lock(Ino(n), other, LockBytes::ALL);

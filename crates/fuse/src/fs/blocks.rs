@@ -51,7 +51,7 @@ impl Fs {
     pub(super) fn blocks(&self, attr: &Attr) -> Option<u64> {
         if attr.is_stored() && attr.kind == FileKind::Regular {
             let known = self.backend.contents.get(&attr.ino.0);
-            let known = known.filter(|it| it.attr.version == attr.version);
+            let known = known.filter(|content| content.attr.version == attr.version);
             let bytes = known.map_or(STORED_MAX, |content| content.bytes.len());
             // In blocks of local file systems, if the file is that long.
             let bytes = (bytes as u64).next_multiple_of(u64::from(BLOCK));

@@ -143,7 +143,8 @@ impl Fs {
             // The lengths of old chunks are invalid for a file that was cut or cloned in the
             // meantime.
             let now = file.learn(self.backend.attr(ticket, MetaOp::GetAttr { ino })?);
-            let names = |it: &Attr| (it.data, it.chunks, it.cuts, it.is_shared, it.size);
+            let names =
+                |attr: &Attr| (attr.data, attr.chunks, attr.cuts, attr.is_shared, attr.size);
             if names(&now) != names(&attr) {
                 place = look(attr.size)?;
             }
@@ -160,7 +161,7 @@ impl Fs {
         };
         let chunks: Vec<PlacedChunk> = some.map(place).collect();
         let stats = self.backend.client.stat_chunks(&chunks, Some(deadline::patience()))?;
-        Ok(stats.into_iter().map(|stat| stat.map_or(0, |it| it.len)).collect())
+        Ok(stats.into_iter().map(|stat| stat.map_or(0, |chunk| chunk.len)).collect())
     }
 }
 

@@ -324,7 +324,7 @@ impl Fs {
         let changes = dirs.changes();
         let op = MetaOp::GetQuota { ino: dir };
         let answered = self.backend.ask(&mut self.backend.own_ticket(), op);
-        let free = match answered.map(|it| it.answer) {
+        let free = match answered.map(|reply| reply.answer) {
             Ok(Err(MetaError::NoData)) => true,
             Ok(Ok(_)) => false,
             _ => return false,

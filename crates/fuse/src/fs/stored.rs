@@ -57,7 +57,9 @@ impl Fs {
         // The cached bytes lack promised ones.
         let is_believed = is_believed && !self.backend.behind.is_pending(file.ino);
         let kept = self.backend.contents.get(&file.ino.0);
-        if let Some(kept) = kept.filter(|it| is_believed && it.attr.version == known.version) {
+        if let Some(kept) =
+            kept.filter(|content| is_believed && content.attr.version == known.version)
+        {
             return Ok(Some(kept));
         }
         let (told, content) = self.fetch(ticket, file.ino)?;

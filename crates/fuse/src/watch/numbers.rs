@@ -274,7 +274,7 @@ mod tests {
         numbers.end((1, lookup), Duration::from_micros(7), &Outcome::Failed(libc::ENOENT));
         numbers.begin(0);
         let operations = numbers.operations();
-        let names: Vec<&str> = operations.iter().map(|it| &*it.name).collect();
+        let names: Vec<&str> = operations.iter().map(|operation| &*operation.name).collect();
         assert_eq!(names, ["lookup", "read"], "no others were seen");
         assert_eq!((operations[0].took.count(), operations[0].failed), (1, 1));
         assert_eq!((operations[1].took.count(), operations[1].took.sum_us), (4, 400));

@@ -94,80 +94,88 @@ fn calls(page: &mut Page, served: &[Labelled<'_>]) {
 type Number = ((&'static str, &'static str), &'static str, fn(&Picture) -> u64);
 
 const NUMBERS: &[Number] = &[
-    (("millpond_mount_read_bytes_total", "Bytes read."), "counter", |it| it.read_bytes),
-    (("millpond_mount_written_bytes_total", "Bytes written."), "counter", |it| it.written_bytes),
-    (("millpond_mount_in_flight", "Requests in progress."), "gauge", |it| it.in_flight),
-    (("millpond_mount_resent_total", "Requests that the kernel sent again."), "counter", |it| {
-        it.resent
+    (("millpond_mount_read_bytes_total", "Bytes read."), "counter", |picture| picture.read_bytes),
+    (("millpond_mount_written_bytes_total", "Bytes written."), "counter", |picture| {
+        picture.written_bytes
     }),
+    (("millpond_mount_in_flight", "Requests in progress."), "gauge", |picture| picture.in_flight),
+    (
+        ("millpond_mount_resent_total", "Requests that the kernel sent again."),
+        "counter",
+        |picture| picture.resent,
+    ),
     (
         ("millpond_mount_repeated_total", "Resent requests that the journal knew."),
         "counter",
-        |it| it.repeated,
+        |picture| picture.repeated,
     ),
     (
         ("millpond_mount_taken_over_total", "Times that another process took the mount over."),
         "counter",
-        |it| u64::from(it.files.taken_over),
+        |picture| u64::from(picture.files.taken_over),
     ),
-    (("millpond_mount_open_inodes", "Open inodes."), "gauge", |it| it.files.inodes),
-    (("millpond_mount_open_handles", "Open file descriptions of these inodes."), "gauge", |it| {
-        it.files.handles
-    }),
+    (("millpond_mount_open_inodes", "Open inodes."), "gauge", |picture| picture.files.inodes),
+    (
+        ("millpond_mount_open_handles", "Open file descriptions of these inodes."),
+        "gauge",
+        |picture| picture.files.handles,
+    ),
     (
         ("millpond_mount_untold_inodes", "Written files with a length that no meta knows yet."),
         "gauge",
-        |it| it.files.untold,
+        |picture| picture.files.untold,
     ),
     (
         ("millpond_mount_promised_changes", "Acknowledged changes that no meta knows yet."),
         "gauge",
-        |it| it.files.promised,
+        |picture| picture.files.promised,
     ),
     (
         ("millpond_mount_broken_promises_total", "Acknowledged changes that no meta could do."),
         "counter",
-        |it| it.files.broken,
+        |picture| picture.files.broken,
     ),
     (
         ("millpond_mount_delegated_directories", "Directories delegated to the mount."),
         "gauge",
-        |it| it.delegations.0,
+        |picture| picture.delegations.0,
     ),
     (
         ("millpond_mount_recalled_directories_total", "Delegations that metas recalled."),
         "counter",
-        |it| it.delegations.1,
+        |picture| picture.delegations.1,
     ),
-    (("millpond_mount_journal_bytes", "Bytes in the journal."), "gauge", |it| {
-        it.files.journal_bytes
+    (("millpond_mount_journal_bytes", "Bytes in the journal."), "gauge", |picture| {
+        picture.files.journal_bytes
     }),
     (
         ("millpond_mount_journal_capacity_bytes", "Size at which the journal is rewritten."),
         "gauge",
         |_| journal::HALF_BYTES,
     ),
-    (("millpond_mount_log_readers", "Readers of the access log."), "gauge", |it| it.log_readers),
+    (("millpond_mount_log_readers", "Readers of the access log."), "gauge", |picture| {
+        picture.log_readers
+    }),
     (
         (
             "millpond_mount_log_dropped_total",
             "Lines of the access log dropped because a reader was too slow.",
         ),
         "counter",
-        |it| it.log_dropped,
+        |picture| picture.log_dropped,
     ),
-    (("millpond_mount_ahead_fetched_bytes_total", "Bytes of read-ahead."), "counter", |it| {
-        it.ahead.fetched
+    (("millpond_mount_ahead_fetched_bytes_total", "Bytes of read-ahead."), "counter", |picture| {
+        picture.ahead.fetched
     }),
     (
         ("millpond_mount_ahead_used_bytes_total", "Read-ahead bytes that were read."),
         "counter",
-        |it| it.ahead.used,
+        |picture| picture.ahead.used,
     ),
     (
         ("millpond_mount_ahead_wasted_bytes_total", "Read-ahead bytes that were not read."),
         "counter",
-        |it| it.ahead.wasted,
+        |picture| picture.ahead.wasted,
     ),
     (
         (
@@ -175,38 +183,38 @@ const NUMBERS: &[Number] = &[
             "Bytes fetched to hold for repeated direct reads.",
         ),
         "counter",
-        |it| it.ahead.again_fetched,
+        |picture| picture.ahead.again_fetched,
     ),
     (
         ("millpond_mount_again_read_bytes_total", "Bytes of repeated direct reads that were held."),
         "counter",
-        |it| it.ahead.again_read,
+        |picture| picture.ahead.again_read,
     ),
-    (("millpond_mount_memory_bytes", "Memory of requests and of held data."), "gauge", |it| {
-        it.budgets.memory_used
+    (("millpond_mount_memory_bytes", "Memory of requests and of held data."), "gauge", |picture| {
+        picture.budgets.memory_used
     }),
-    (("millpond_mount_memory_limit_bytes", "Limit of that memory."), "gauge", |it| {
-        it.budgets.limits.memory
+    (("millpond_mount_memory_limit_bytes", "Limit of that memory."), "gauge", |picture| {
+        picture.budgets.limits.memory
     }),
     (
         ("millpond_mount_bandwidth_limit_bytes", "Bytes a second, both ways; 0 is no limit."),
         "gauge",
-        |it| it.budgets.limits.bandwidth,
+        |picture| picture.budgets.limits.bandwidth,
     ),
     (
         ("millpond_mount_read_bandwidth_limit_bytes", "Bytes a second read; 0 is no limit."),
         "gauge",
-        |it| it.budgets.limits.read_bandwidth,
+        |picture| picture.budgets.limits.read_bandwidth,
     ),
     (
         ("millpond_mount_write_bandwidth_limit_bytes", "Bytes a second written; 0 is no limit."),
         "gauge",
-        |it| it.budgets.limits.write_bandwidth,
+        |picture| picture.budgets.limits.write_bandwidth,
     ),
     (
         ("millpond_mount_throttled_requests", "Requests that wait for the bandwidth."),
         "gauge",
-        |it| it.budgets.waiting,
+        |picture| picture.budgets.waiting,
     ),
     (
         (
@@ -214,56 +222,62 @@ const NUMBERS: &[Number] = &[
             "Time that requests waited for the bandwidth.",
         ),
         "counter",
-        |it| it.budgets.waited_us,
+        |picture| picture.budgets.waited_us,
     ),
-    (("millpond_mount_cache_files", "Files in the cache."), "gauge", |it| it.cache.files),
-    (("millpond_mount_cache_bytes", "Bytes of files in the cache."), "gauge", |it| it.cache.bytes),
+    (("millpond_mount_cache_files", "Files in the cache."), "gauge", |picture| picture.cache.files),
+    (("millpond_mount_cache_bytes", "Bytes of files in the cache."), "gauge", |picture| {
+        picture.cache.bytes
+    }),
     (
         ("millpond_mount_cache_limit_bytes", "Limit of the cache; 0 without a cache."),
         "gauge",
-        |it| it.cache.limit,
+        |picture| picture.cache.limit,
     ),
     (
         ("millpond_mount_cache_passthrough", "1 if the kernel reads files of the cache directly."),
         "gauge",
-        |it| it.cache.passes,
+        |picture| picture.cache.passes,
     ),
-    (("millpond_mount_cache_hits_total", "Opens with the file in the cache."), "counter", |it| {
-        it.cache.hits
-    }),
+    (
+        ("millpond_mount_cache_hits_total", "Opens with the file in the cache."),
+        "counter",
+        |picture| picture.cache.hits,
+    ),
     (
         ("millpond_mount_cache_misses_total", "Opens without the file in the cache."),
         "counter",
-        |it| it.cache.misses,
+        |picture| picture.cache.misses,
     ),
     (
         ("millpond_mount_cache_passed_total", "Opens that leave the reads to the kernel."),
         "counter",
-        |it| it.cache.passed,
+        |picture| picture.cache.passed,
     ),
     (
         ("millpond_mount_cache_read_bytes_total", "Bytes that the daemon read from the cache."),
         "counter",
-        |it| it.cache.read_bytes,
+        |picture| picture.cache.read_bytes,
     ),
-    (("millpond_mount_cache_fills_total", "Files fetched into the cache."), "counter", |it| {
-        it.cache.filled
+    (("millpond_mount_cache_fills_total", "Files fetched into the cache."), "counter", |picture| {
+        picture.cache.filled
     }),
     (
         ("millpond_mount_cache_filled_bytes_total", "Bytes fetched into the cache."),
         "counter",
-        |it| it.cache.filled_bytes,
+        |picture| picture.cache.filled_bytes,
     ),
     (
         ("millpond_mount_cache_fills_failed_total", "Files that could not be fetched or written."),
         "counter",
-        |it| it.cache.failed,
+        |picture| picture.cache.failed,
     ),
-    (("millpond_mount_cache_evictions_total", "Files evicted from the cache."), "counter", |it| {
-        it.cache.evicted
-    }),
-    (("millpond_mount_cache_damaged_total", "Files with damaged bytes."), "counter", |it| {
-        it.cache.damaged
+    (
+        ("millpond_mount_cache_evictions_total", "Files evicted from the cache."),
+        "counter",
+        |picture| picture.cache.evicted,
+    ),
+    (("millpond_mount_cache_damaged_total", "Files with damaged bytes."), "counter", |picture| {
+        picture.cache.damaged
     }),
 ];
 
