@@ -99,7 +99,8 @@ impl Parts {
 
     fn read(mut self, file: &ClientFile) -> Result<Vec<usize>, ClientError> {
         let rooms = self.pieces.iter_mut();
-        let mut rooms: Vec<(u64, &mut [u8])> = rooms.map(|(at, it)| (*at, it.as_mut())).collect();
+        let mut rooms: Vec<(u64, &mut [u8])> =
+            rooms.map(|(at, piece)| (*at, piece.as_mut())).collect();
         let lens = file.read_batch(&mut rooms)?;
         Ok(sums(&lens, &self.each))
     }

@@ -104,7 +104,8 @@ impl Pending {
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.state(py)?;
         // If the lock is taken, another thread waits for the batch.
-        let look = || state.try_lock().is_some_and(|mut it| it.wait(Duration::ZERO).is_some());
+        let look =
+            || state.try_lock().is_some_and(|mut batch| batch.wait(Duration::ZERO).is_some());
         Ok(py.detach(look))
     }
 }
