@@ -3,7 +3,7 @@ use libfuzzer_sys::fuzz_target;
 use millpond_chain::Head;
 use millpond_fuzz::chain::Bytes;
 
-// A frame's meta; its payload is as long as the meta promises, as a receiver makes sure.
+// The meta of a frame. The payload has the length in the meta, which a receiver checks.
 fuzz_target!(|data: &[u8]| {
     let Ok(head) = Head::decode(data) else { return };
     let promised = head.payload.clone();

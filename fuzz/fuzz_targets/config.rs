@@ -2,7 +2,7 @@
 use libfuzzer_sys::fuzz_target;
 use millpond_node::config;
 
-// Whatever is accepted must be accepted again in the form in which it is shown.
+// The printed form of an accepted configuration must be accepted too.
 fuzz_target!(|text: &str| {
     if let Ok(config) = config::from_text(text, "fuzz") {
         let shown = config::to_text(&config);

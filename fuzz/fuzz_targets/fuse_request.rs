@@ -3,10 +3,10 @@ use libfuzzer_sys::fuzz_target;
 use millpond_fuse_wire::abi::InitFlags;
 use millpond_fuse_wire::{Operation, Request};
 
-// What one read of /dev/fuse brought, in both forms of SETXATTR.
+// The bytes of one read of /dev/fuse, with both forms of SETXATTR.
 fuzz_target!(|data: &[u8]| {
     let mut bytes = data.to_vec();
-    // The kernel counts right; without this hardly any input would get further.
+    // The kernel sends the right length. Without this, almost no input would pass the length check.
     if let Some(len) = bytes.first_chunk_mut::<4>() {
         *len = u32::try_from(data.len()).expect("a small input").to_ne_bytes();
     }

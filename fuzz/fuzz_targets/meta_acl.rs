@@ -2,7 +2,8 @@
 use libfuzzer_sys::fuzz_target;
 use millpond_types::meta::Acl;
 
-// The first two bytes are a mode. A list has several encodings: ids count only where a name belongs.
+// The first two bytes are a mode. A list has several encodings, because the id of an entry counts
+// only if the entry is for a named user or group.
 fuzz_target!(|data: &[u8]| {
     let Some((mode, value)) = data.split_first_chunk() else { return };
     let Ok(Some(mut acl)) = Acl::parse(value) else { return };

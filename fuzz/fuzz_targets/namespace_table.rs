@@ -3,7 +3,7 @@ use libfuzzer_sys::fuzz_target;
 use millpond_types::NamespaceInfo;
 use millpond_types::wire::{Reader, Writer};
 
-// The server keeps the table as one chunk: namespaces one after the other.
+// The server keeps the table as one chunk, a sequence of namespaces.
 fuzz_target!(|data: &[u8]| {
     let mut reader = Reader::new(data);
     while !reader.is_empty() {

@@ -3,7 +3,7 @@ use libfuzzer_sys::fuzz_target;
 use millpond_env::{RING_HEADER, RingConsumer, RingProducer, RingWake, ShmRegion};
 
 const CAPACITY: u32 = 4096;
-/// Where the other side's counters lie.
+/// Offsets of the peer's counters.
 const TAIL: u64 = 0;
 const HEAD: u64 = 64;
 
@@ -12,7 +12,7 @@ thread_local! {
         .expect("a memory file");
 }
 
-/// The peer writes anything into the ring: its counter, then the records, then the counter again.
+/// The peer writes arbitrary bytes to the ring: its counter, the records, then the counter again.
 fn consume(region: &ShmRegion, data: &[u8]) {
     let Some((tail, rest)) = data.split_first_chunk::<4>() else { return };
     let Some((later, records)) = rest.split_first_chunk::<4>() else { return };
@@ -28,7 +28,7 @@ fn consume(region: &ShmRegion, data: &[u8]) {
     }
 }
 
-/// The peer claims to have taken out anything.
+/// The peer writes arbitrary values to its read counter.
 fn produce(region: &ShmRegion, data: &[u8]) {
     let mut ring = RingProducer::new(region.clone(), 0, CAPACITY, RingWake::Futex).expect("a ring");
     for head in data.chunks_exact(4) {

@@ -3,7 +3,7 @@ use libfuzzer_sys::fuzz_target;
 use millpond_types::ByteSize;
 use millpond_types::units::parse_duration;
 
-// What users write for sizes and durations, on the command line and in the configuration.
+// Sizes and durations as users write them on the command line and in the configuration.
 fuzz_target!(|text: &str| {
     if let Ok(size) = text.parse::<ByteSize>() {
         // Rounding up to two digits may pass the largest size.

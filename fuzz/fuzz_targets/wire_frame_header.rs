@@ -9,8 +9,8 @@ fn check(bytes: &[u8; HEADER_BYTES]) {
     }
 }
 
-// Random bytes hardly ever carry the right checksum: the second call repairs it, so that the
-// checks behind it are reached too.
+// Random bytes almost never have a valid checksum. The second call repairs the checksum, so that
+// the fuzzer reaches the later checks too.
 fuzz_target!(|data: &[u8]| {
     let Some((head, meta)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
     check(head);
