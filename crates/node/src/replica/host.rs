@@ -21,13 +21,14 @@ use tokio::sync::Notify;
 use super::attrs::{self, Stored, TargetRecord, engine_id, staged_id};
 use super::blob::Blob;
 use super::evict::{self, share_of_excess};
-use super::hosted::{DiskHealth, Hosted, Surroundings};
+use super::hosted::{DiskHealth, Hosted, Surroundings, grant_longest};
 use super::image::Image;
 use super::kv::Standing;
 use super::links::Links;
 use super::moving::Movers;
 use super::quota::{QuotaChanges, Quotas};
 use super::relay::Asks;
+use super::sole::{MARK_FILE, SoleMark};
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
 use crate::service::{DamagedChunks, Engine};
@@ -58,6 +59,15 @@ pub struct HostDisk {
     pub damaged: DamagedChunks,
     /// This process has formatted it: no other one had replicas there.
     pub is_new: bool,
+    /// Whether an earlier process can have granted leases for its replicas.
+    pub sole: Arc<SoleMark>,
+}
+
+impl HostDisk {
+    /// Whether no earlier process has granted a lease that may be valid.
+    fn is_free_of_grants(&self) -> bool {
+        self.is_new || self.sole.is_set()
+    }
 }
 
 /// What a host is made of.
@@ -98,6 +108,9 @@ pub struct Host {
     pub(super) disks: Vec<HostDisk>,
     /// No process before this one acts for its replicas any more.
     started: Tick,
+    /// By disk: when the earlier processes of its replicas were over, [`Tick::default`] when none of
+    /// them can have granted a lease.
+    since: Vec<Tick>,
     pub(super) own_leaders: bool,
     /// Old chunks make room for their values put anew: nothing else need, and what is tight now is not then.
     pub(super) takes_over: AtomicBool,
@@ -158,10 +171,14 @@ impl Host {
         };
         // Unique in every life of this node: the chain itself has one lane for all its heads.
         let sequence = AtomicU64::new(RealClock::wall_ms() << 20);
+        let started = RealClock::tick();
+        let over =
+            |disk: &HostDisk| if disk.is_free_of_grants() { Tick::default() } else { started };
         let host = Arc::new(Self {
             node,
+            since: disks.iter().map(over).collect(),
             disks,
-            started: RealClock::tick(),
+            started,
             own_leaders,
             takes_over: AtomicBool::new(false),
             cores,
@@ -320,6 +337,24 @@ impl Host {
             hosted.tick(budget(hosted), space[hosted.disk]);
         }
         self.move_slots(lane);
+        let grants_over = RealClock::tick() >= self.started.plus(grant_longest());
+        for disk in self.disks.iter().filter(|disk| grants_over || disk.is_new) {
+            disk.sole.set();
+        }
+    }
+
+    /// Whether this node's replicas may learn that they have peers.
+    fn may_have_peers(&self) -> bool {
+        self.disks.iter().all(|disk| match disk.sole.end() {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(
+                    "{}: {error}: no replica of this node gets a peer until the file can be removed",
+                    MARK_FILE
+                );
+                false
+            }
+        })
     }
 
     /// Makes this node's replicas what routing says.
@@ -332,7 +367,11 @@ impl Host {
         *self.news.write() = Arc::new(before.after(routing));
         self.quotas().routing(routing, self.node);
         let mut mine = HashSet::new();
-        for chain in routing.chains.values() {
+        let is_ours = |chain: &&Chain| chain.targets.iter().any(|member| member.node == self.node);
+        let has_peers = |chain: &Chain| chain.targets.len() > 1;
+        let shares = routing.chains.values().filter(is_ours).any(has_peers);
+        let may_share = !shares || self.may_have_peers();
+        for chain in routing.chains.values().filter(|chain| may_share || !has_peers(chain)) {
             for member in chain.targets.iter().filter(|member| member.node == self.node) {
                 let Some(disk) = self.disks.iter().position(|disk| disk.id == member.disk) else {
                     continue;
@@ -409,8 +448,7 @@ impl Host {
             (image, ended)
         };
         let store = Store { engine: self.disks[disk].engine.clone(), chain: chain.id, target };
-        let process = if self.disks[disk].is_new { Tick::default() } else { self.started };
-        let since = ended.unwrap_or(process);
+        let since = ended.unwrap_or(self.since[disk]);
         let hosted = Hosted::new(store, (disk, image), since, Arc::clone(&self.around));
         let mut replicas = self.replicas.write();
         replicas.by_target.insert(target, Arc::clone(&hosted));

@@ -212,10 +212,14 @@ fn replica(
     Replica::new(identity, since)
 }
 
+/// How long the giver of a peer lease honours it.
+pub(super) const fn grant_longest() -> Duration {
+    Duration::from_millis(PEER_LEASE_MS * (100 + LEASE_SKEW_PERCENT) as u64 / 100)
+}
+
 /// When a replica whose earlier lives were over by `since` acts on its promotion, if not yet: `Leases` of the chain.
 fn silent_until(since: Tick) -> Option<Tick> {
-    let grant_ms = PEER_LEASE_MS * u64::from(100 + LEASE_SKEW_PERCENT) / 100;
-    let until = since.plus(Duration::from_millis(grant_ms));
+    let until = since.plus(grant_longest());
     Some(until).filter(|until| RealClock::tick() < *until)
 }
 
@@ -808,6 +812,11 @@ impl Hosted {
         let number = state.changes;
         state.changing.insert(number);
         number
+    }
+
+    /// Whether grants of an earlier life are waited for.
+    pub(super) fn is_silent(&self) -> bool {
+        self.state.lock().silent_until.is_some()
     }
 
     pub(super) fn end_change(&self, number: u64) {

@@ -4,7 +4,8 @@
 //! protocol's store operations on an engine), `image` (what that holds), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
 //! chains), `update` (writes), `files` (chunks of files), `relay` and `moving` (a slot's way to another chain), `evict` (what
-//! heads give up when a disk fills), `quota` (what a namespace may hold), `numbers` (what is watched).
+//! heads give up when a disk fills), `quota` (what a namespace may hold), `sole` (grants of earlier processes),
+//! `numbers` (what is watched).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
@@ -25,6 +26,7 @@ mod moving;
 mod numbers;
 mod quota;
 mod relay;
+mod sole;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -36,4 +38,5 @@ pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
 pub(crate) use image::BYTES_PER_CHUNK;
 pub(crate) use numbers::ReplicaNumbers;
+pub use sole::SoleMark;
 pub(crate) use update::Update;

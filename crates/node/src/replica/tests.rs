@@ -28,6 +28,7 @@ mod files;
 mod quota;
 
 use super::evict::REMOVING_MAX;
+use super::sole::{MARK_FILE, SoleMark};
 use super::update::Update;
 use super::{Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
@@ -85,7 +86,8 @@ impl Node {
             let engine = Engine::open(disk, pool.clone(), clock, options).await.unwrap();
             let running = engine.clone();
             millpond_env::spawn(async move { running.run_background().await }).detach();
-            disks.push(HostDisk { id: DiskId(disk_id(index)), engine, damaged, is_new: false });
+            let (id, sole) = (DiskId(disk_id(index)), Arc::new(SoleMark::read(folder)));
+            disks.push(HostDisk { id, engine, damaged, is_new: false, sole });
         }
         let engines = disks.iter().map(|disk| disk.engine.clone()).collect();
         let options = HostOptions {
@@ -553,6 +555,32 @@ fn what_was_acknowledged_is_there_after_a_restart_of_all_replicas() {
         }
         assert_eq!(node.get(&key(4)).await, Err(ItemStatus::Miss));
     });
+}
+
+/// A process serves at once when the one before it had no chain with a peer; otherwise it waits.
+#[test]
+fn only_a_process_that_followed_peers_waits_for_their_grants() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join(MARK_FILE);
+    let waits = |node: &Node| {
+        node.apply(&node.chain);
+        node.host.all().iter().any(|hosted| hosted.is_silent())
+    };
+    with_node(folder.path(), 1, async |mut node| {
+        assert!(waits(&node), "without a mark the earlier process is unknown");
+        node.all_serve().await;
+        node.until("the mark", |_| mark.exists()).await;
+    });
+    with_node(folder.path(), 1, async |mut node| {
+        assert!(!waits(&node));
+        node.all_serve().await;
+    });
+    with_node(folder.path(), 2, async |node| {
+        assert!(mark.exists());
+        waits(&node);
+        assert!(!mark.exists(), "the chain has two replicas");
+    });
+    with_node(folder.path(), 1, async |node| assert!(waits(&node)));
 }
 
 #[test]

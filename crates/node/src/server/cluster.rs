@@ -322,6 +322,7 @@ fn replicas(
         engine: disk.engine.clone(),
         damaged: disk.damaged.clone(),
         is_new: disk.is_new,
+        sole: Arc::clone(&disk.sole),
     };
     let options = HostOptions {
         node,

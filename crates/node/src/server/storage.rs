@@ -10,7 +10,7 @@ use millpond_types::{ByteSize, Uuid128};
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
 use crate::member::Seek;
-use crate::replica;
+use crate::replica::{self, SoleMark};
 use crate::service::{DamagedChunks, Engine, NodeDisk};
 
 /// Name of the data file within a data folder.
@@ -246,7 +246,8 @@ pub(super) async fn open_all(
             });
         }
         cluster = Some(found.cluster_id);
-        opened[index] = Some(NodeDisk::new(name, &found, engine, damaged));
+        let disk = NodeDisk::new(name, &found, engine, damaged);
+        opened[index] = Some(NodeDisk { sole: file.sole(), ..disk });
     }
     let cluster_id = match cluster {
         Some(cluster) => cluster,
@@ -265,7 +266,7 @@ pub(super) async fn open_all(
         let (engine, damaged) = engine.await.map_err(|error| file.failed(&error))?;
         let found = engine.superblock();
         let disk = NodeDisk::new(file.name(), &found, engine, damaged);
-        opened[index] = Some(NodeDisk { is_new: true, ..disk });
+        opened[index] = Some(NodeDisk { is_new: true, sole: file.sole(), ..disk });
     }
     let disks: Vec<NodeDisk> = opened.into_iter().flatten().collect();
     let summary = disks.iter().map(|d| (d.name.clone(), d.capacity, d.is_new)).collect();
@@ -275,6 +276,12 @@ pub(super) async fn open_all(
 impl Prepared {
     fn name(&self) -> String {
         self.path.path.display().to_string()
+    }
+
+    /// The mark beside the data file, which is open and locked.
+    fn sole(&self) -> Arc<SoleMark> {
+        let is_folder = !self.path.is_device();
+        Arc::new(if is_folder { SoleMark::read(&self.path.path) } else { SoleMark::none() })
     }
 
     fn open(&self) -> Result<FileDisk, EnvError> {

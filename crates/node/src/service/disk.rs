@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::Engine;
 use super::Failure;
+use crate::replica::SoleMark;
 
 /// Damaged chunks of a replica's disk that wait to be repaired from another replica.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +50,8 @@ pub struct NodeDisk {
     pub damaged: DamagedChunks,
     /// This process has formatted it.
     pub is_new: bool,
+    /// Whether an earlier process can have granted leases for replicas on it.
+    pub sole: Arc<SoleMark>,
 }
 
 impl NodeDisk {
@@ -56,7 +59,8 @@ impl NodeDisk {
     #[must_use]
     pub fn new(name: String, found: &Superblock, engine: Engine, damaged: DamagedChunks) -> Self {
         let (id, capacity) = (found.disk_id, found.capacity);
-        Self { name, id, capacity, engine, damaged, is_new: false }
+        let sole = Arc::new(SoleMark::none());
+        Self { name, id, capacity, engine, damaged, is_new: false, sole }
     }
 
     /// How an engine error looks as the outcome of a whole request.

@@ -73,6 +73,10 @@ fn more_replicas_come_to_what_is_stored_and_what_comes() {
     };
     let store = Store::open(&cluster);
     (0..100).for_each(|n| store.put(n));
+    // Each node notes that its chains have no peer, as long as that is so.
+    let marks =
+        ["node0", "node1"].map(|node| cluster.folder.path().join(node).join("millpond.sole"));
+    until("marks", || marks.iter().all(|mark| mark.exists()).then_some(()));
     let (done, said) = admin(&["set", "replicas", "3"]);
     assert!(!done && said.contains("failure domains, but there are 2"), "{said}");
     let (done, said) = admin(&["set", "replicas", "2"]);
@@ -84,6 +88,7 @@ fn more_replicas_come_to_what_is_stored_and_what_comes() {
         all.then_some(())
     });
     println!("raised after {took:?}");
+    assert!(marks.iter().all(|mark| !mark.exists()), "chains have peers");
     (0..200).for_each(|n| store.check(n));
     let (done, said) = admin(&["set", "replicas", "1"]);
     assert!(!done && said.contains("not lowered"), "{said}");
