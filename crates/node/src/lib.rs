@@ -6,7 +6,7 @@ pub mod cli;
 pub mod config;
 pub mod http;
 mod link;
-mod manager;
+pub mod manager;
 pub mod member;
 mod meta;
 pub mod replica;

@@ -12,6 +12,7 @@
 //! - [`EmbeddedBackend`]: fjall on a local disk, one committer thread, one sync per batch.
 //! - `EtcdBackend`: an etcd cluster (feature `etcd`, on by default).
 //! - [`MemoryBackend`]: the contract in memory, for the simulator and for tests.
+//! - [`StoreChoice`]: which of them managers use.
 //! - [`Resolver`], [`ReadSet`]: conflicts between transactions, pure.
 //!
 //! Invariants, checked by one conformance suite over all engines:
@@ -27,6 +28,7 @@
 //! manager has its own), record encodings (`types` has them), secondary indexes, caching.
 
 mod backend;
+mod choice;
 mod embedded;
 mod error;
 #[cfg(feature = "etcd")]
@@ -45,6 +47,7 @@ pub use backend::{
     Backend, BoxFuture, Change, ChangeBatch, ChangeStream, Commit, RangeRead, RawPage, Session,
     Version,
 };
+pub use choice::{StoreAccess, StoreChoice};
 pub use embedded::{EmbeddedBackend, EmbeddedOptions};
 pub use error::{Cause, StoreError, StoreErrorKind};
 #[cfg(feature = "etcd")]

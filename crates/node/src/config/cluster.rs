@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use millpond_client::Address;
+use millpond_store::{StoreAccess, StoreChoice};
 use millpond_types::limits::{ADDRESSES_MAX, NODES_MAX, REPLICAS_MAX, TOKEN_BYTES_MAX};
 
 use super::check::invalid;
@@ -17,35 +18,6 @@ const NODE_SECRET_MIN: usize = 16;
 const MAKE_SECRET: &str = "create one with `head -c 24 /dev/urandom | base64 > node.secret`, or \
                            copy that of the manager (node.secret in its first data folder), and \
                            give the same file to every node with --node-secret node.secret";
-
-/// Where managers keep their records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreChoice {
-    /// In a folder of this machine.
-    Embedded,
-    /// In an etcd cluster.
-    Etcd {
-        /// Its members, as URLs.
-        endpoints: Vec<String>,
-        /// What all keys start with.
-        prefix: String,
-        /// What managers show to the members.
-        access: StoreAccess,
-    },
-}
-
-/// Certificates and credentials for etcd, as names of files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreAccess {
-    /// Certificates of the members' authority; none where they speak no TLS.
-    pub ca: Option<String>,
-    /// A client's certificate and its key.
-    pub identity: Option<(String, String)>,
-    /// The name in the members' certificates.
-    pub name: Option<String>,
-    /// A user, and the file with the password.
-    pub user: Option<(String, String)>,
-}
 
 impl ClusterConfig {
     /// Whether the settings name no other process: this server founds its own cluster, with every role.
@@ -253,7 +225,9 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::{ClusterConfig, StoreAccess, StoreChoice};
+    use millpond_store::{StoreAccess, StoreChoice};
+
+    use super::ClusterConfig;
     use crate::config::{Config, from_text};
 
     #[test]

@@ -11,7 +11,6 @@ mod reference;
 mod tests;
 mod value;
 
-pub use cluster::{StoreAccess, StoreChoice};
 pub use load::{ConfigError, from_file, from_text, to_text};
 pub use reference::{Field, Section, reference};
 pub use value::{Io, Kind, LogFormat, Size, Span};

@@ -2,9 +2,7 @@
 
 use std::io;
 
-use millpond_types::wire::{ErrorReply, Status, WireError};
-
-use crate::service::Failure;
+use millpond_types::wire::{ErrorReply, Failure, Status, WireError};
 
 /// Why a call to another node failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,15 +1,18 @@
 //! The manager role: the pure manager of `cluster` over a store, sockets and clocks.
 //!
 //! `store` is the store's thread, `shell` the loop that drives the manager on the node's control
-//! thread, `probe` asks whether a node's process lives, `namespaces` changes the table of namespaces.
+//! thread, `probe` asks whether a node's process lives, `namespaces` changes the table of namespaces,
+//! `layout` compares layouts, `table` is the namespaces on disks that a server had alone.
 //! [`ManagerRole`] is what the rest of the server sees: it answers requests from any core.
 //!
 //! Invariant: every answer about membership comes from the one primary; whoever is not says so.
 
+mod layout;
 mod namespaces;
 mod probe;
 mod shell;
 mod store;
+mod table;
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -24,20 +27,20 @@ use millpond_cluster::manager::{
     AdminAnswer, AdminCommand, Event, Form, Manager, ManagerOptions, Role,
 };
 use millpond_env::{EnvError, Handle, RealClock, Rng, timeout};
-use millpond_store::{Store, StoreError};
+use millpond_store::{Store, StoreChoice, StoreError};
 use millpond_types::cluster::{
     Heartbeat, HeartbeatAnswer, NodeId, Register, RegisterAnswer, RoutingUpdate, RoutingVersion,
 };
-use millpond_types::wire::{NamespaceOpen, NamespaceSet, NamespaceTableReply, Status};
+use millpond_types::wire::{Failure, NamespaceOpen, NamespaceSet, NamespaceTableReply, Status};
 use millpond_types::{ClusterSecret, NamespaceInfo, Tick, Uuid128};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::config::StoreChoice;
 use crate::link::Dialer;
-use crate::service::{Failure, NamespaceTable};
+pub(crate) use layout::checked_layout;
 use shell::{Input, Shell};
 use store::{StoreOwner, StoreThread};
+pub use table::{NamespaceTable, TABLE_CHUNK};
 
 /// Requests that wait for the loop; it takes microseconds for each.
 const INBOX_MAX: usize = 4096;

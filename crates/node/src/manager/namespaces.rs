@@ -13,12 +13,15 @@ use millpond_types::cluster::{
 };
 use millpond_types::limits::NAMESPACES_MAX;
 use millpond_types::namespace::name_is_valid;
-use millpond_types::wire::{NamespaceOpen, NamespaceSet, NamespaceTableReply, Record, Status};
+use millpond_types::wire::{
+    Failure, NamespaceOpen, NamespaceSet, NamespaceTableReply, Record, Status,
+};
 use millpond_types::{GroupId, NamespaceInfo};
 use tokio::sync::watch;
 
+use super::layout::checked_layout;
 use super::store::StoreThread;
-use crate::service::{Failure, NamespaceTable, checked_layout};
+use super::table::NamespaceTable;
 
 /// Pause before a store that does not answer is asked again.
 const RETRY: Duration = Duration::from_millis(200);

@@ -8,19 +8,17 @@ use std::time::Duration;
 
 use millpond_cluster::manager::{StoreReply, StoreRequest};
 use millpond_env::{ThreadHandle, thread};
+#[cfg(feature = "etcd")]
+use millpond_store::StoreAccess;
 use millpond_store::{
-    BoxFuture, EmbeddedBackend, EmbeddedOptions, KeyRange, RangeOptions, Store, StoreError,
-    TransactError,
+    BoxFuture, EmbeddedBackend, EmbeddedOptions, KeyRange, RangeOptions, Store, StoreChoice,
+    StoreError, TransactError,
 };
 use millpond_types::Uuid128;
 use millpond_types::cluster::{ClusterRecord, keys};
 use millpond_types::wire::Record as _;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
-
-#[cfg(feature = "etcd")]
-use crate::config::StoreAccess;
-use crate::config::StoreChoice;
 
 /// Deadline of one request: three tries fit in the manager's lease of 5 s.
 const REQUEST_MAX: Duration = Duration::from_millis(1500);

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use millpond_env::{RealClock, sleep, spawn, timeout};
 use millpond_types::cluster::{
-    ConfigRecord, DiskId, DiskOffer, Grant, Heartbeat, HeartbeatAnswer, NodeId, Refusal, Register,
+    ConfigRecord, DiskOffer, Grant, Heartbeat, HeartbeatAnswer, NodeId, Refusal, Register,
     RegisterAnswer, RoutingUpdate, RoutingVersion, TargetState,
 };
 use millpond_types::wire::{
-    NamespaceTableReply, NamespaceTableRequest, PROTOCOL_VERSION, Status, Verb,
+    Failure, NamespaceTableReply, NamespaceTableRequest, PROTOCOL_VERSION, Status, Verb,
 };
 use millpond_types::{ChunkIds, Tick};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -22,7 +22,6 @@ use super::seek::refusal;
 use super::{Identity, Member, Order, Standing, Targets, TargetsReport};
 use crate::link::{Dialer, LinkError};
 use crate::manager::ManagerRole;
-use crate::service::{Failure, Service};
 
 /// Time between two heartbeats (DESIGN section 5).
 const BEAT: Duration = Duration::from_millis(500);
@@ -50,15 +49,25 @@ pub(crate) struct AgentSetup {
     /// Addresses of managers, or of any nodes of the cluster.
     pub(crate) addresses: Vec<String>,
     pub(crate) token: Vec<u8>,
-    pub(crate) service: Arc<Service>,
+    /// The version and the commit of this program, which managers are told.
+    pub(crate) build: &'static str,
+    /// The disks of this process.
+    pub(crate) disks: Vec<DiskOffer>,
+    /// Takes the cluster's namespaces after every change, before [`Member`] has them.
+    pub(crate) on_namespaces: OnNamespaces,
 }
+
+/// Takes a table of namespaces. The control thread calls it; it must not block.
+pub(crate) type OnNamespaces = Box<dyn Fn(&NamespaceTableReply) + Send>;
 
 /// The agent. It stays on the control thread.
 pub(crate) struct Agent {
     member: Arc<Member>,
     managers: Managers,
     targets: Option<Arc<dyn Targets>>,
-    service: Arc<Service>,
+    build: &'static str,
+    disks: Vec<DiskOffer>,
+    on_namespaces: OnNamespaces,
     number: Cell<u64>,
     config: RefCell<ConfigRecord>,
     /// A lease that waits for its routing.
@@ -116,7 +125,9 @@ impl Agent {
             member,
             managers,
             targets,
-            service: setup.service,
+            build: setup.build,
+            disks: setup.disks,
+            on_namespaces: setup.on_namespaces,
             number: Cell::new(0),
             config: RefCell::default(),
             pending: RefCell::default(),
@@ -236,7 +247,6 @@ impl Agent {
 
     fn introduction(&self) -> Register {
         let identity = self.member.identity();
-        let disks = self.service.disks.iter();
         Register {
             node: identity.node,
             incarnation: identity.incarnation,
@@ -244,12 +254,10 @@ impl Agent {
             addresses: identity.addresses.clone(),
             host: identity.host.clone(),
             domain: identity.domain.clone(),
-            build: crate::BUILD.to_owned(),
+            build: self.build.to_owned(),
             protocol: PROTOCOL_VERSION,
             meta: self.member.has_meta(),
-            disks: disks
-                .map(|disk| DiskOffer { id: DiskId(disk.id), capacity_bytes: disk.capacity })
-                .collect(),
+            disks: self.disks.clone(),
         }
     }
 
@@ -475,7 +483,7 @@ impl Agent {
         if let Some(targets) = &self.targets {
             targets.namespaces(&table);
         }
-        self.service.adopt_namespaces(&table);
+        (self.on_namespaces)(&table);
         self.member.names.send_replace(table);
     }
 

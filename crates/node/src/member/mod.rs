@@ -34,7 +34,7 @@ use millpond_types::cluster::{
 };
 use millpond_types::limits::ADDRESSES_MAX;
 use millpond_types::wire::{
-    NamespaceOpen, NamespaceRef, NamespaceSet, NamespaceTableReply, NamespaceTableRequest,
+    Failure, NamespaceOpen, NamespaceRef, NamespaceSet, NamespaceTableReply, NamespaceTableRequest,
     NamespacesReply, RoutingRequest, Status, SuspectRequest, Verb,
 };
 use millpond_types::{NamespaceInfo, Tick};
@@ -42,9 +42,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::admin;
-use crate::manager::ManagerRole;
+use crate::manager::{ManagerRole, checked_layout};
 use crate::meta::MetaRole;
-use crate::service::Failure;
 use copy::RoutingCopy;
 
 /// Requests that wait for news at most, in the whole process: one per connection.
@@ -379,7 +378,7 @@ impl Member {
             table.namespaces.iter().find(|info| info.name == open.name).cloned()
         };
         if let Some(info) = known {
-            return crate::service::checked_layout(&info, &open.options.layout);
+            return checked_layout(&info, &open.options.layout);
         }
         let info = if let Some(manager) = &self.manager {
             manager.open_namespace(open, deadline).await?

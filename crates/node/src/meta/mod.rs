@@ -11,13 +11,12 @@ use millpond_meta::{Collected, Facts, Garbage, Volume, VolumeError, VolumeOption
 use millpond_types::Tick;
 use millpond_types::cluster::{ChainId, Routing};
 use millpond_types::meta::{Answered, Ino, MetaRequest, MetaWatch};
-use millpond_types::wire::Status;
+use millpond_types::wire::{Failure, Status};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::admin;
 use crate::manager::ManagerRole;
-use crate::service::Failure;
 
 pub(crate) use keeper::keep;
 

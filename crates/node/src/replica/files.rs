@@ -25,9 +25,9 @@ use millpond_types::{Ack, Crc32c, FileChunk, GroupId, Tick};
 use super::Host;
 use super::attrs::{self, Owner};
 use super::blob::Blob;
+use super::blocks::{GetOutcome, time_left};
 use super::hosted::Hosted;
 use super::kv::{CURSOR_BITS, READS_MAX, Standing, Value, no_value, outcome, refused};
-use crate::service::{GetOutcome, time_left};
 
 /// Bytes that were read, and their checksum.
 type Found = (SharedBuf, Crc32c);

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::attrs::{self, Stored, TargetRecord, engine_id, staged_id};
 use super::blob::Blob;
+use super::blocks::{DamagedChunks, Engine};
 use super::evict::{self, share_of_excess};
 use super::hosted::{DiskHealth, Hosted, Surroundings, grant_longest};
 use super::image::Image;
@@ -31,7 +32,6 @@ use super::relay::Asks;
 use super::sole::{MARK_FILE, SoleMark};
 use super::store::Store;
 use crate::member::{Targets, TargetsReport};
-use crate::service::{DamagedChunks, Engine};
 
 /// Chunks looked at in one go while a disk is read in at the start.
 const SCAN_PAGE: usize = 4096;

@@ -16,8 +16,9 @@ use millpond_types::{BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, SlotId, Tick,
 use super::Host;
 use super::attrs::{self, Block};
 use super::blob::Blob;
+use super::blocks::{GetOutcome, time_left};
 use super::hosted::Hosted;
-use crate::service::{GetOutcome, Metrics, time_left};
+use crate::service::Metrics;
 
 /// Reads of one request in flight: enough to fill a device queue of 32 twice.
 pub(super) const READS_MAX: usize = 64;

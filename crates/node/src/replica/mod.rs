@@ -1,6 +1,7 @@
 //! The chain replicas of this node: the shell round `millpond-chain` over the engines of its disks.
 //!
-//! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `store` (the
+//! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `blocks`
+//! (what reads and writes share), `store` (the
 //! protocol's store operations on an engine), `image` (what that holds), `hosted` (one replica and the order of its work),
 //! `links` (what nodes say to each other), `host` (all replicas of the node), `kv` (reads over
 //! chains), `update` (writes), `files` (chunks of files), `relay` and `moving` (a slot's way to another chain), `evict` (what
@@ -15,6 +16,7 @@
 
 mod attrs;
 mod blob;
+mod blocks;
 mod evict;
 mod files;
 mod host;
@@ -34,6 +36,7 @@ mod update;
 
 pub(crate) use attrs::LABEL_BYTES_MAX;
 pub(crate) use blob::Blob;
+pub use blocks::{DamagedChunks, Engine, GetOutcome, time_left};
 pub(crate) use files::FileUpdate;
 pub use host::{Host, HostDisk, HostOptions, HostTargets};
 pub(crate) use image::BYTES_PER_CHUNK;

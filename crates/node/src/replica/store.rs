@@ -15,7 +15,7 @@ use millpond_types::{Ack, ChunkId, Crc32c, GroupId, Priority, Tick};
 
 use super::attrs::{self, Owner, TargetRecord, Version, engine_id, staged_id};
 use super::blob::Blob;
-use crate::service::Engine;
+use super::blocks::Engine;
 
 /// How often an operation that met a full queue or pool is tried again.
 const BUSY_RETRY: Duration = Duration::from_millis(2);

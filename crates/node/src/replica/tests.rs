@@ -30,9 +30,9 @@ mod quota;
 use super::evict::REMOVING_MAX;
 use super::sole::{MARK_FILE, SoleMark};
 use super::update::Update;
-use super::{Host, HostDisk, HostOptions, HostTargets};
+use super::{DamagedChunks, Engine, Host, HostDisk, HostOptions, HostTargets};
 use crate::member::Targets as _;
-use crate::service::{DamagedChunks, Engine, Metrics};
+use crate::service::Metrics;
 
 const NODE: NodeId = NodeId(Uuid128([7; 16]));
 const GROUP: GroupId = GroupId(3);

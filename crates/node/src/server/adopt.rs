@@ -16,14 +16,16 @@ use std::time::Duration;
 use millpond_engine::{ChunkInfo, Cursor, ErrorKind, Superblock};
 use millpond_env::files::{FileReader, PlacedFile, exists, rename, sync_folder};
 use millpond_env::{JoinHandle, RealClock, sleep, spawn};
+use millpond_store::StoreChoice;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::wire::ItemStatus;
 use millpond_types::{Ack, BlockKey, ChunkIds, GroupId, NamespaceOptions, Tick, Uuid128};
 
 use super::{StartError, storage};
-use crate::config::{Config, StoreChoice};
+use crate::config::Config;
+use crate::manager::{NamespaceTable, TABLE_CHUNK};
 use crate::replica::Host;
-use crate::service::{NamespaceTable, NodeDisk, Service, TABLE_CHUNK};
+use crate::service::{NodeDisk, Service};
 
 /// In the first data folder.
 const FILE: &str = "millpond.adopt";

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use millpond_cluster::manager::Form;
 use millpond_env::{Handle, IoBackend, RealClock, Rng, RuntimeOptions, sleep};
-use millpond_store::StoreError;
+use millpond_store::{StoreChoice, StoreError};
 use millpond_types::cluster::{
-    ChainId, DiskId, Incarnation, NodeId, Refusal, Routing, RoutingVersion,
+    ChainId, DiskId, DiskOffer, Incarnation, NodeId, Refusal, Routing, RoutingVersion,
 };
 use millpond_types::{Tick, Uuid128};
 use parking_lot::Mutex;
 
 use super::adopt::{self, Adoption};
 use super::{CoreThread, OpenedStorage, StartError, on_core, start_loop, storage};
-use crate::config::{Config, Io, ServerConfig, StoreChoice};
+use crate::config::{Config, Io, ServerConfig};
 use crate::manager::{ManagerError, ManagerRole, ManagerSetup};
 use crate::member::{
     Agent, AgentSetup, Identity, Member, Prepared, Seek, Standing, Targets, Vain, addresses,
@@ -171,12 +171,15 @@ impl Joining {
         let own_leaders = adoption.as_ref().is_some_and(|adoption| adoption.was);
         let host = replicas((node, token.clone(), own_leaders), opened, cores)?;
         let targets = host.clone().map(|host| Arc::new(HostTargets(host)) as Arc<dyn Targets>);
+        let service = Arc::clone(&opened.service);
         let prepared = Prepared::new(AgentSetup {
             identity,
             manager,
             addresses: seek.addresses,
             token: seek.token,
-            service: Arc::clone(&opened.service),
+            build: crate::BUILD,
+            disks: offers(disks),
+            on_namespaces: Box::new(move |table| service.adopt_namespaces(table)),
         });
         Ok(Cluster {
             member: prepared.member(),
@@ -187,6 +190,12 @@ impl Joining {
             control,
         })
     }
+}
+
+/// The disks that this process brings into the cluster.
+fn offers(disks: &[NodeDisk]) -> Vec<DiskOffer> {
+    let offer = |disk: &NodeDisk| DiskOffer { id: DiskId(disk.id), capacity_bytes: disk.capacity };
+    disks.iter().map(offer).collect()
 }
 
 /// Where this process reaches itself: at its Unix socket where its TCP address speaks TLS.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use millpond_env::{JoinHandle, RealClock, SharedBuf, timeout};
 use millpond_types::limits::PAGE_BYTES;
-use millpond_types::wire::{Asked, FLAG_REPLY, FrameHeader, Status, Verb};
+use millpond_types::wire::{Asked, FLAG_REPLY, Failure, FrameHeader, Status, Verb};
 use millpond_types::{GroupId, Tick, Uuid128};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -20,7 +20,8 @@ use super::outbox::{Outbox, Outgoing};
 use super::shm::ShmSide;
 use super::tokens::{Scope, Tokens};
 use crate::config::LimitsConfig;
-use crate::service::{Failure, NO_DISKS, Namespace, Service, time_left};
+use crate::replica::time_left;
+use crate::service::{NO_DISKS, Namespace, Service};
 
 /// Bytes of the pool that values of these lengths take: one of a single byte takes a page.
 pub(super) fn pages_of(lens: impl Iterator<Item = u32>) -> u64 {

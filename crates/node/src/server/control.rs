@@ -1,11 +1,10 @@
 //! Requests about the cluster: routing, membership, administration.
 
 use millpond_types::Tick;
-use millpond_types::wire::{Status, Verb};
+use millpond_types::wire::{Failure, Status, Verb};
 
 use super::conn::Conn;
 use super::files::FILES_REFUSED;
-use crate::service::Failure;
 
 /// Whether what only a node of the cluster may say is taken from this connection.
 ///

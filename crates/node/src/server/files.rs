@@ -6,7 +6,8 @@ use std::sync::Arc;
 use millpond_env::{Buf, RealClock};
 use millpond_types::wire::{
     ChunkListRequest, ChunkReadRequest, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest,
-    ChunkWriteRequest, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError, WritePart,
+    ChunkWriteRequest, Failure, FrameHeader, ItemStatus, Status, StatusReply, Verb, WireError,
+    WritePart,
 };
 
 use super::conn::{Conn, InFlight, pages_of};
@@ -15,7 +16,7 @@ use super::put::{PutProgress, acknowledge, buffer, check_payload};
 use super::session::run_now_or_spawn;
 use super::verbs::Answer;
 use crate::replica::{FileUpdate, Host};
-use crate::service::{Failure, NO_DISKS};
+use crate::service::NO_DISKS;
 
 /// A decoded request about chunks of files, without payload.
 #[derive(Debug)]

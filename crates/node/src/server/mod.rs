@@ -39,12 +39,13 @@ use millpond_env::{
 };
 use millpond_types::Uuid128;
 use millpond_types::limits::PAGE_BYTES;
+use millpond_types::wire::Failure;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::config::{Config, ConfigError, Io, LimitsConfig, Size};
 use crate::http::{HttpServer, HttpState};
 use crate::member::Seek;
-use crate::service::{Failure, Service};
+use crate::service::Service;
 pub use applied::with_defaults;
 use conn::Shared;
 use core::{Core, CoreHandle};

@@ -11,15 +11,15 @@ use millpond_env::RealClock;
 use millpond_types::Tick;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::meta::{Answered, MetaRequest};
-use millpond_types::wire::{ChunkReadRequest, ItemStatus, ReadPart, Status, Verb};
+use millpond_types::wire::{ChunkReadRequest, Failure, ItemStatus, ReadPart, Status, Verb};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::conn::Shared;
 use crate::member::Member;
 use crate::meta::MetaRole;
-use crate::replica::Host;
-use crate::service::{Failure, GetOutcome, Metrics};
+use crate::replica::{GetOutcome, Host};
+use crate::service::Metrics;
 
 /// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
 /// of clients.

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millpond_env::{Buf, JoinHandle, RealClock, sleep, spawn, timeout};
-use millpond_types::wire::{FrameHeader, ItemStatus, PutRequest, Status, StatusReply, Verb};
+use millpond_types::wire::{
+    Failure, FrameHeader, ItemStatus, PutRequest, Status, StatusReply, Verb,
+};
 
 use super::conn::{Conn, InFlight, pages_of};
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
-use crate::service::{Failure, Namespace, PutItemPlan, PutWrite, Service, time_left};
+use crate::replica::time_left;
+use crate::service::{Namespace, PutItemPlan, PutWrite, Service};
 
 /// How often a full pool is tried again.
 const POOL_RETRY: Duration = Duration::from_micros(500);

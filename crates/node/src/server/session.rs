@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use millpond_env::{spawn, yield_now};
 use millpond_types::wire::{
-    FrameHeader, Hello, HelloReply, PROTOCOL_VERSION, Status, Verb, WireError,
+    Failure, FrameHeader, Hello, HelloReply, PROTOCOL_VERSION, Status, Verb, WireError,
 };
 
 use super::conn::Conn;
@@ -17,7 +17,6 @@ use super::peer::{receive as receive_peer, receive_slot};
 use super::put::receive_put;
 use super::shm::attach;
 use super::verbs::{Request, execute, reply_on_socket};
-use crate::service::Failure;
 
 /// Frames handled in a row before other connections of the core get a turn.
 const TURN_FRAMES: u32 = 32;

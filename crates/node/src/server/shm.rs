@@ -25,8 +25,9 @@ use millpond_env::{
 use millpond_types::Tick;
 use millpond_types::limits::PAGE_BYTES;
 use millpond_types::wire::{
-    ChunkWriteRequest, FLAG_LEND, FLAG_SHM, FrameHeader, GetReply, HEADER_BYTES, ItemStatus,
-    PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb, WireError,
+    ChunkWriteRequest, FLAG_LEND, FLAG_SHM, Failure, FrameHeader, GetReply, HEADER_BYTES,
+    ItemStatus, PutRequest, ShmAttach, ShmAttachReply, ShmRelease, Status, StatusReply, Verb,
+    WireError,
 };
 
 use super::conn::{Conn, InFlight, pages_of};
@@ -36,7 +37,8 @@ use super::outbox::Outgoing;
 use super::put::{PutProgress, buffer, check};
 use super::session::run_now_or_spawn;
 use super::verbs::{Answer, Request, execute};
-use crate::service::{Failure, GetOutcome, PutItemPlan};
+use crate::replica::GetOutcome;
+use crate::service::PutItemPlan;
 
 /// Bytes for records of one ring: two requests of 16,384 keys with leaders.
 const RING_CAPACITY: u32 = 4 << 20;

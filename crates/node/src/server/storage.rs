@@ -10,8 +10,8 @@ use millpond_types::{ByteSize, Uuid128};
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
 use crate::member::Seek;
-use crate::replica::{self, SoleMark};
-use crate::service::{DamagedChunks, Engine, NodeDisk};
+use crate::replica::{self, DamagedChunks, Engine, SoleMark};
+use crate::service::NodeDisk;
 
 /// Name of the data file within a data folder.
 pub const DATA_FILE: &str = "millpond.data";

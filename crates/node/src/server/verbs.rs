@@ -7,16 +7,16 @@ use std::time::Duration;
 use millpond_env::{RealClock, SharedBuf, sleep};
 use millpond_types::limits::LEASE_MS_MAX;
 use millpond_types::wire::{
-    GetReply, GetRequest, KeysRequest, ListRequest, MatchReply, MatchRequest, NamespaceOpen,
-    NamespaceRef, NamespaceSet, NamespacesReply, StatsRequest, Status, StatusReply, Verb,
-    WireError,
+    Failure, GetReply, GetRequest, KeysRequest, ListRequest, MatchReply, MatchRequest,
+    NamespaceOpen, NamespaceRef, NamespaceSet, NamespacesReply, StatsRequest, Status, StatusReply,
+    Verb, WireError,
 };
 use millpond_types::{GroupId, Tick, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
 use super::{control, files};
-use crate::replica::Host;
-use crate::service::{Failure, GetOutcome, NO_DISKS, Namespace, Service};
+use crate::replica::{GetOutcome, Host};
+use crate::service::{NO_DISKS, Namespace, Service};
 
 /// How long a node waits for word of a namespace that it had dropped, and how often it looks.
 const HEARD_MAX: Duration = Duration::from_secs(2);

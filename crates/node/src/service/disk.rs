@@ -2,38 +2,11 @@
 
 use std::sync::Arc;
 
-use millpond_types::wire::Status;
-use millpond_types::{ChunkId, Uuid128};
-
 use millpond_engine::{EngineError, ErrorKind, Superblock};
-use parking_lot::Mutex;
+use millpond_types::Uuid128;
+use millpond_types::wire::{Failure, Status};
 
-use super::Engine;
-use super::Failure;
-use crate::replica::SoleMark;
-
-/// Damaged chunks of a replica's disk that wait to be repaired from another replica.
-#[derive(Clone, Debug, Default)]
-pub struct DamagedChunks(Arc<Mutex<Vec<ChunkId>>>);
-
-/// More than this are found again by the next scrub.
-const DAMAGED_MAX: usize = 4096;
-
-impl DamagedChunks {
-    /// Notes one.
-    pub fn push(&self, id: ChunkId) {
-        let mut waiting = self.0.lock();
-        if waiting.len() < DAMAGED_MAX && !waiting.contains(&id) {
-            waiting.push(id);
-        }
-    }
-
-    /// Takes all.
-    #[must_use]
-    pub fn take(&self) -> Vec<ChunkId> {
-        std::mem::take(&mut *self.0.lock())
-    }
-}
+use crate::replica::{DamagedChunks, Engine, SoleMark};
 
 /// One disk of the node.
 #[derive(Debug)]

@@ -1,18 +1,7 @@
-//! The values of a get.
-
-use millpond_env::SharedBuf;
-use millpond_types::wire::GetItem;
+//! Counts of gets.
 
 use super::namespaces::Namespace;
-
-/// The values of a get.
-#[derive(Debug, Default)]
-pub struct GetOutcome {
-    /// Outcome per key, pool offsets not filled in.
-    pub items: Vec<GetItem>,
-    /// The values of the `Ok` items, in order.
-    pub values: Vec<SharedBuf>,
-}
+use crate::replica::GetOutcome;
 
 impl Namespace {
     /// Counts what a get found.

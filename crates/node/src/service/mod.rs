@@ -8,73 +8,23 @@ mod metrics;
 mod namespaces;
 mod put;
 mod stats;
-mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use millpond_env::{BufferPool, RealClock};
-use millpond_types::wire::{ErrorReply, Status};
-use millpond_types::{Tick, Uuid128};
+use millpond_env::BufferPool;
+use millpond_types::Uuid128;
+use millpond_types::wire::{Failure, Status};
 
 use crate::replica::Host;
-pub use disk::{DamagedChunks, NodeDisk};
-
-/// The chunk store of one disk.
-pub type Engine = millpond_engine::Engine<millpond_env::FileDisk>;
-
-pub use get::GetOutcome;
+pub use disk::NodeDisk;
 pub use metrics::{Metrics, NamespaceMetrics, StageMetrics, VerbMetrics};
-pub use namespaces::{Namespace, Namespaces, checked_layout};
+pub use namespaces::{Namespace, Namespaces};
 pub use put::{PutItemPlan, PutWrite};
-pub use table::{NamespaceTable, TABLE_CHUNK};
-
-/// Why a whole request failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Failure {
-    /// What the reply says.
-    pub status: Status,
-    /// When to try again, in ms; 0 when that would not help.
-    pub retry_after_ms: u32,
-    /// What is wrong and what to do about it.
-    pub message: String,
-}
-
-impl Failure {
-    /// A failure that a retry would not help.
-    #[must_use]
-    pub fn new(status: Status, message: String) -> Self {
-        let retry_after_ms = if status == Status::Busy { RETRY_AFTER_MS } else { 0 };
-        Self { status, retry_after_ms, message }
-    }
-
-    /// The request is malformed.
-    #[must_use]
-    pub fn bad(message: String) -> Self {
-        Self::new(Status::BadRequest, message)
-    }
-
-    /// The reply's meta.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        ErrorReply { retry_after_ms: self.retry_after_ms, message: self.message.clone() }.encode()
-    }
-}
-
-impl From<millpond_types::wire::WireError> for Failure {
-    fn from(error: millpond_types::wire::WireError) -> Self {
-        Self::bad(error.to_string())
-    }
-}
 
 /// What a process without disks answers to who asks it for what is on disks.
 pub const NO_DISKS: &str =
     "this process has no disks (--no-storage): ask a node that the routing lists";
-
-/// When a client that met a full queue should try again: a few disk writes later.
-pub const RETRY_AFTER_MS: u32 = 20;
 
 /// The KV service of one node.
 #[derive(Debug)]
@@ -163,11 +113,4 @@ impl Service {
         }
         result
     }
-}
-
-/// Time left until `deadline`; `None` when it has passed.
-#[must_use]
-pub fn time_left(deadline: Tick) -> Option<Duration> {
-    let now = RealClock::tick();
-    (now < deadline).then(|| deadline.since(now))
 }

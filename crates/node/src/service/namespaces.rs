@@ -1,16 +1,15 @@
 //! The cluster's namespaces in memory.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use millpond_types::wire::{NamespaceTableReply, Status};
-use millpond_types::{GroupId, LayoutDigest, NamespaceInfo};
+use millpond_types::wire::NamespaceTableReply;
+use millpond_types::{GroupId, NamespaceInfo};
 use parking_lot::RwLock;
 
+use super::Service;
 use super::metrics::NamespaceMetrics;
-use super::{Failure, Service};
 
 /// A namespace and its counters.
 #[derive(Debug)]
@@ -97,37 +96,4 @@ impl Service {
     pub fn adopt_namespaces(&self, reply: &NamespaceTableReply) {
         self.namespaces.publish(&reply.namespaces);
     }
-}
-
-/// The namespace, if this client may use it: its layout is the one that it was made with.
-///
-/// # Errors
-/// `LayoutMismatch` naming both.
-pub fn checked_layout(
-    info: &NamespaceInfo,
-    wanted: &LayoutDigest,
-) -> Result<NamespaceInfo, Failure> {
-    let held = &info.options.layout;
-    if held == wanted || held.is_unset() || wanted.is_unset() {
-        return Ok(info.clone());
-    }
-    Err(Failure::new(
-        Status::LayoutMismatch,
-        format!(
-            "namespace '{}' holds blocks of layout {}, but this client's layout is {}: the model, \
-             dtype, block size or parallel layout differ; use another namespace name, or drop this \
-             one with `millpond kv ns drop {}`",
-            info.name,
-            hex(held),
-            hex(wanted),
-            info.name
-        ),
-    ))
-}
-
-fn hex(digest: &LayoutDigest) -> String {
-    digest.0.iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

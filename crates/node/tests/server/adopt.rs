@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use millpond_engine::{EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions};
-use millpond_node::service::{Engine, NamespaceTable, TABLE_CHUNK};
+use millpond_node::manager::{NamespaceTable, TABLE_CHUNK};
+use millpond_node::replica::Engine;
 use millpond_types::{
     Ack, BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, NamespaceInfo, NamespaceOptions,
     UnixSeconds, Uuid128,

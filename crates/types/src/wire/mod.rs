@@ -7,6 +7,7 @@
 
 pub mod codec;
 mod control;
+mod failure;
 mod files;
 mod header;
 mod membership;
@@ -19,6 +20,7 @@ mod verb;
 
 pub use codec::{Reader, WireError, Writer};
 pub use control::{NamespaceTableReply, NamespaceTableRequest, RoutingRequest, SuspectRequest};
+pub use failure::Failure;
 pub use files::{
     ChunkBase, ChunkBases, ChunkChange, ChunkListReply, ChunkListRequest, ChunkReadRequest,
     ChunkStat, ChunkStatReply, ChunkStatRequest, ChunkUpdateRequest, ChunkWriteRequest, Cut,

@@ -1,9 +1,9 @@
 //! The manager's requests on a real embedded store.
 
 use millpond_cluster::manager::{StoreReply, StoreRequest};
+use millpond_store::StoreChoice;
 
 use super::{execute, start};
-use crate::config::StoreChoice;
 
 fn commit(checks: &[(&[u8], Option<&[u8]>)], writes: &[(&[u8], Option<&[u8]>)]) -> StoreRequest {
     let owned = |list: &[(&[u8], Option<&[u8]>)]| {
