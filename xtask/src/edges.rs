@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fuse", &["types", "env", "client", "fuse-wire"]),
     ("md5", &[]),
     ("s3", &["types", "env", "client", "md5"]),
+    ("control", &["types", "env", "cluster", "store", "meta", "client"]),
     (
         "node",
         &[
@@ -31,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cluster",
             "store",
             "meta",
+            "control",
             "client",
             "kv",
             "fuse",

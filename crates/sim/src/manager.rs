@@ -1,4 +1,4 @@
-//! Managers: the shell around the production state machine, as `node/src/manager/shell.rs` is.
+//! Managers: the shell around the production state machine, as `control/src/manager/shell.rs` is.
 //!
 //! `store` checks its decisions. This module checks that it announces nothing before the store has
 //! it, and that it takes nothing from nodes that may still serve.

@@ -1,4 +1,4 @@
-//! The membership of a node in its cluster, as in `node/src/member`: registration, heartbeats,
+//! The membership of a node in its cluster, as in `control/src/member`: registration, heartbeats,
 //! leases, and requests for routing.
 
 use std::collections::BTreeMap;

@@ -22,9 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use millpond_env::{Handle, RealClock, ThreadHandle, thread};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::member::Member;
 use crate::server::{Scope, StartError, Summary};
 use crate::service::Service;
+use millpond_control::member::Member;
 use pulse::Pulse;
 
 /// Open HTTP connections at most: scrapers and probes, not users.

@@ -31,7 +31,7 @@ use super::quota::{QuotaChanges, Quotas};
 use super::relay::Asks;
 use super::sole::{MARK_FILE, SoleMark};
 use super::store::Store;
-use crate::member::{Targets, TargetsReport};
+use millpond_control::member::{Targets, TargetsReport};
 
 /// Chunks looked at in one go while a disk is read in at the start.
 const SCAN_PAGE: usize = 4096;

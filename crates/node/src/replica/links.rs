@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Host;
 use super::blob::Blob;
 use super::numbers::LinkNumbers;
-use crate::link::resolve;
+use millpond_control::link::resolve;
 
 /// Messages waiting for one link; more are dropped. Two full windows of a few hundred chains.
 const QUEUE_MAX: usize = 16_384;

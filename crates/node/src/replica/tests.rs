@@ -31,8 +31,8 @@ use super::evict::REMOVING_MAX;
 use super::sole::{MARK_FILE, SoleMark};
 use super::update::Update;
 use super::{DamagedChunks, Engine, Host, HostDisk, HostOptions, HostTargets};
-use crate::member::Targets as _;
 use crate::service::Metrics;
+use millpond_control::member::Targets as _;
 
 const NODE: NodeId = NodeId(Uuid128([7; 16]));
 const GROUP: GroupId = GroupId(3);

@@ -23,9 +23,9 @@ use millpond_types::{Ack, BlockKey, ChunkIds, GroupId, NamespaceOptions, Tick, U
 
 use super::{StartError, storage};
 use crate::config::Config;
-use crate::manager::{NamespaceTable, TABLE_CHUNK};
 use crate::replica::Host;
 use crate::service::{NodeDisk, Service};
+use millpond_control::manager::{NamespaceTable, TABLE_CHUNK};
 
 /// In the first data folder.
 const FILE: &str = "millpond.adopt";

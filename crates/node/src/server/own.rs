@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::conn::Shared;
-use crate::member::Member;
-use crate::meta::MetaRole;
 use crate::replica::{GetOutcome, Host};
 use crate::service::Metrics;
+use millpond_control::member::Member;
+use millpond_control::meta::MetaRole;
 
 /// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
 /// of clients.

@@ -9,9 +9,9 @@ use millpond_types::{ByteSize, Uuid128};
 
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
-use crate::member::Seek;
 use crate::replica::{self, DamagedChunks, Engine, SoleMark};
 use crate::service::NodeDisk;
+use millpond_control::member::Seek;
 
 /// Name of the data file within a data folder.
 pub const DATA_FILE: &str = "millpond.data";

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millpond_client::{Address, Client, ClientOptions, Transport};
-use millpond_node::admin::{
+use millpond_control::admin::{
     Answer, Chain, Command as Admin, Status, decode_answer, encode_command,
 };
 use millpond_types::wire::Verb;
@@ -204,7 +204,8 @@ impl Cluster {
 
     fn is_whole(&self, status: &Status) -> bool {
         let names = self.names(status);
-        let alive = |node: &&millpond_node::admin::Node| node.alive && names.contains_key(&node.id);
+        let alive =
+            |node: &&millpond_control::admin::Node| node.alive && names.contains_key(&node.id);
         status.chains_whole > 0
             && status.chains_degraded + status.chains_down == 0
             && status.nodes.iter().filter(alive).count() == self.nodes.len() + self.managers.len()

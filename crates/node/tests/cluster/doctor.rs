@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use millpond_node::admin::Status;
+use millpond_control::admin::Status;
 use serde_json::Value;
 
 use crate::process::{Chains as _, Cluster, until};

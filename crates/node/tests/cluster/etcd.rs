@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use millpond_client::{Client, ClientOptions, GetOutcome, Room, Value};
+use millpond_control::admin::Status;
 use millpond_kv::{Batch, BlockStore as _, Namespace};
-use millpond_node::admin::Status;
 use millpond_types::wire::ItemStatus;
 use millpond_types::{Ack, BlockKey, NamespaceOptions};
 

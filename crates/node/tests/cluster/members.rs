@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use millpond_node::admin::Status;
+use millpond_control::admin::Status;
 use millpond_types::cluster::{NodeId, Routing, TargetState};
 use millpond_types::ids::Uuid128;
 

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use millpond_node::admin::Status;
+use millpond_control::admin::Status;
 
 use crate::process::{Chains as _, Process, until};
 

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use millpond_control::admin::{Answer, Command as Admin, Status, decode_answer, encode_command};
 use millpond_env::{ProcessId, ProcessSignal};
-use millpond_node::admin::{Answer, Command as Admin, Status, decode_answer, encode_command};
 use millpond_types::wire::Verb;
 
 use crate::wire::Wire;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use millpond_client::{Client, ClientOptions, GetOutcome, Keys, Room, Value};
-use millpond_node::admin::{Answer, Command as Admin, decode_answer, encode_command};
+use millpond_control::admin::{Answer, Command as Admin, decode_answer, encode_command};
 use millpond_types::cluster::{ChainId, NodeId, Routing, SlotPlace};
 use millpond_types::wire::{ItemStatus, KeyInfo, Leaders, NamespaceOpen, Verb};
 use serde_json::Value as Json;

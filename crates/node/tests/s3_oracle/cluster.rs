@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 
 use millpond_client::{Client as Desk, ClientOptions, Volume, VolumeOptions};
+use millpond_control::admin::Status;
 use millpond_env::Rng;
-use millpond_node::admin::Status;
 use millpond_s3::{BackendRing, BackendSettings};
 use millpond_s3_load::proxy::{Faults, Proxy};
 use millpond_types::meta::Caller;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use millpond_control::manager::{NamespaceTable, TABLE_CHUNK};
 use millpond_engine::{EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions};
-use millpond_node::manager::{NamespaceTable, TABLE_CHUNK};
 use millpond_node::replica::Engine;
 use millpond_types::{
     Ack, BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, NamespaceInfo, NamespaceOptions,

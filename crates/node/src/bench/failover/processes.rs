@@ -10,7 +10,7 @@ use millpond_env::{ProcessId, ProcessSignal};
 use millpond_types::wire::Verb;
 use serde::Deserialize;
 
-use crate::admin::{self, Answer, Status, decode_answer, encode_command};
+use millpond_control::admin::{self, Answer, Status, decode_answer, encode_command};
 
 /// How long the cluster may take to be whole again.
 const WHOLE_MAX: Duration = Duration::from_mins(3);

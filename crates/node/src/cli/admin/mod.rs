@@ -17,7 +17,7 @@ pub(super) use self::names::Short;
 use self::remote::{Cluster, Where};
 use self::wait::Waited;
 use super::{FAILED, OK, Outcome, output};
-use crate::admin::Command as Request;
+use millpond_control::admin::Command as Request;
 
 pub(super) const EXAMPLES: &str =
     "Name a node or a disk by the first digits of its identity; a node also by its address or host.
@@ -409,7 +409,7 @@ fn lose(cluster: &mut Cluster, name: &str, yes: bool) -> anyhow::Result<String> 
 }
 
 /// True when nobody else has all data of the chain.
-fn is_only_copy(chain: &crate::admin::Chain, disk: &str) -> bool {
+fn is_only_copy(chain: &millpond_control::admin::Chain, disk: &str) -> bool {
     let complete = |state: &str| state == "serving" || state == "lastsrv";
     let mut holders = chain.targets.iter().filter(|target| complete(&target.state));
     holders.next().is_some_and(|target| target.disk == disk) && holders.next().is_none()
@@ -436,7 +436,7 @@ fn namespaces(args: &Args) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::is_only_copy;
-    use crate::admin::{Chain, Target};
+    use millpond_control::admin::{Chain, Target};
 
     #[test]
     fn the_only_copy_is_told_from_one_of_several() {

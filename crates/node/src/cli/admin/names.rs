@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 
-use crate::admin::{Disk, Node, Status};
+use millpond_control::admin::{Disk, Node, Status};
 
 /// Digits of an identity that are shown, unless more are needed to tell them apart.
 const DIGITS_MIN: usize = 8;
@@ -127,7 +127,7 @@ impl Short {
 #[cfg(test)]
 mod tests {
     use super::{Named, Short, disk, either, node};
-    use crate::admin::{Disk, Node, Status};
+    use millpond_control::admin::{Disk, Node, Status};
 
     fn status() -> Status {
         let node = |id: &str, host: &str, at: &str| Node {

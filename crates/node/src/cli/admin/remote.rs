@@ -8,11 +8,11 @@ use millpond_client::{Address, Client, ClientError, ClientOptions, ErrorKind, Tr
 use millpond_env::RealClock;
 use millpond_types::wire::Verb;
 
-use crate::admin::{
-    Answer, Chain, Command, Config, Event, Slot, Status, decode_answer, encode_command,
-};
 use crate::cli::interrupt::Interrupt;
 use crate::config::Span;
+use millpond_control::admin::{
+    Answer, Chain, Command, Config, Event, Slot, Status, decode_answer, encode_command,
+};
 
 /// Pause while nobody is primary.
 const PAUSE: Duration = Duration::from_millis(200);

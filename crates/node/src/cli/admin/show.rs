@@ -8,8 +8,8 @@ use millpond_types::limits::SLOTS;
 use millpond_types::units::Utc;
 
 use super::names::Short;
-use crate::admin::{Chain, Config, Event, Node, Progress, Slot, SlotTotals, Status};
 use crate::cli::output::table;
+use millpond_control::admin::{Chain, Config, Event, Node, Progress, Slot, SlotTotals, Status};
 
 /// A node that lives is heard twice a second.
 const SILENT_MS: u64 = 1_100;

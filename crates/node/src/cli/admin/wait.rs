@@ -7,7 +7,7 @@ use millpond_types::ByteSize;
 
 use super::names::Named;
 use super::remote::Cluster;
-use crate::admin::{Chain, Status};
+use millpond_control::admin::{Chain, Status};
 
 /// How often the cluster is asked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -164,8 +164,8 @@ fn move_of(chain: &Chain, disk: &str) -> Moving {
 #[cfg(test)]
 mod tests {
     use super::{Left, Moving, left, message, move_of};
-    use crate::admin::{Chain, Move, Node, Problem, Progress, Status, Target};
     use crate::cli::admin::names::Named;
+    use millpond_control::admin::{Chain, Move, Node, Problem, Progress, Status, Target};
 
     #[test]
     fn a_drain_ends_when_nothing_is_left_or_somebody_ends_it() {

@@ -8,10 +8,10 @@ use millpond_env::RealClock;
 
 use super::plan::{Role, State};
 use super::{environment, identities, network, process, status};
-use crate::admin::{Chain, Node, Status};
 use crate::cli::admin::remote::{Cluster, Where};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::{Outcome, output, told};
+use millpond_control::admin::{Chain, Node, Status};
 
 /// How long chains may take to be made and to serve.
 const SERVE_MAX: Duration = Duration::from_mins(2);
@@ -160,7 +160,7 @@ fn describe(status: &Status, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::serves;
-    use crate::admin::{Disk, Node, Status};
+    use millpond_control::admin::{Disk, Node, Status};
 
     fn status_with_nodes(alive: &[bool]) -> Status {
         let ids = ["n1", "n2", "n3", "m1"].map(str::to_owned);

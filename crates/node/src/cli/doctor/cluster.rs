@@ -8,9 +8,9 @@ use millpond_types::ByteSize;
 
 use super::Report;
 use super::way::{self, Way};
-use crate::admin::{Disk, Node, Status};
 use crate::cli::admin::remote::Where;
 use crate::cli::told;
+use millpond_control::admin::{Disk, Node, Status};
 
 /// Clocks further apart make expiry and the order of logs a matter of luck.
 const CLOCK_MS_MAX: i64 = 500;
@@ -320,8 +320,8 @@ fn name(node: &Node) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::TargetCounts;
     use crate::cli::doctor::Verdict;
+    use millpond_control::admin::TargetCounts;
 
     fn node(id: &str) -> Node {
         let addresses = vec![format!("{id}:7440")];

@@ -1,11 +1,11 @@
 use super::{
     chains, config, disks, duration, event, moves, nodes, percent, slots, status, targets, utc,
 };
-use crate::admin::{
+use crate::cli::admin::names::Short;
+use millpond_control::admin::{
     Answer, Chain, Config, Disk, Event, Move, Node, Progress, Slot, SlotTotals, Status, Target,
     decode_answer,
 };
-use crate::cli::admin::names::Short;
 
 fn uuid(n: u32) -> String {
     format!("{n:08x}-0000-4000-8000-000000000000")

@@ -43,25 +43,28 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// What an agent is started with.
-pub(crate) struct AgentSetup {
-    pub(crate) identity: Identity,
-    pub(crate) manager: Option<Arc<ManagerRole>>,
+pub struct AgentSetup {
+    /// This process.
+    pub identity: Identity,
+    /// Its manager role, if it has it.
+    pub manager: Option<Arc<ManagerRole>>,
     /// Addresses of managers, or of any nodes of the cluster.
-    pub(crate) addresses: Vec<String>,
-    pub(crate) token: Vec<u8>,
+    pub addresses: Vec<String>,
+    /// The credential that managers are shown.
+    pub token: Vec<u8>,
     /// The version and the commit of this program, which managers are told.
-    pub(crate) build: &'static str,
+    pub build: &'static str,
     /// The disks of this process.
-    pub(crate) disks: Vec<DiskOffer>,
+    pub disks: Vec<DiskOffer>,
     /// Takes the cluster's namespaces after every change, before [`Member`] has them.
-    pub(crate) on_namespaces: OnNamespaces,
+    pub on_namespaces: OnNamespaces,
 }
 
 /// Takes a table of namespaces. The control thread calls it; it must not block.
-pub(crate) type OnNamespaces = Box<dyn Fn(&NamespaceTableReply) + Send>;
+pub type OnNamespaces = Box<dyn Fn(&NamespaceTableReply) + Send>;
 
 /// The agent. It stays on the control thread.
-pub(crate) struct Agent {
+pub struct Agent {
     member: Arc<Member>,
     managers: Managers,
     targets: Option<Arc<dyn Targets>>,
@@ -95,7 +98,7 @@ enum Next {
 }
 
 /// A member, and its agent as it will be made on the control thread.
-pub(crate) struct Prepared {
+pub struct Prepared {
     setup: AgentSetup,
     member: Arc<Member>,
     orders: mpsc::Receiver<Order>,
@@ -103,20 +106,22 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// A member that has not said anything yet.
-    pub(crate) fn new(setup: AgentSetup) -> Self {
+    #[must_use]
+    pub fn new(setup: AgentSetup) -> Self {
         let (member, orders) = Member::new(setup.identity.clone(), setup.manager.clone());
         Self { setup, member, orders }
     }
 
     /// What the server's cores share.
-    pub(crate) fn member(&self) -> Arc<Member> {
+    #[must_use]
+    pub fn member(&self) -> Arc<Member> {
         Arc::clone(&self.member)
     }
 }
 
 impl Agent {
     /// Starts on this thread; its tasks end with the thread's loop.
-    pub(crate) fn start(prepared: Prepared, targets: Option<Arc<dyn Targets>>) {
+    pub fn start(prepared: Prepared, targets: Option<Arc<dyn Targets>>) {
         let Prepared { setup, member, orders } = prepared;
         let dialer = Rc::new(Dialer::new(setup.token));
         let managers = Managers::new(Arc::clone(&member), dialer, &setup.addresses);

@@ -58,7 +58,7 @@ enum Order {
 }
 
 /// Runs on the control thread until the process stops.
-pub(crate) async fn keep(member: Arc<Member>, token: Vec<u8>) {
+pub async fn keep(member: Arc<Member>, token: Vec<u8>) {
     let Some(meta) = member.meta() else { return };
     // A chain that does not answer, and a store that has much to forget, keep nobody from ending sessions.
     tokio::join!(look(&member, meta), clean(&member, meta, &token), forget(&member, meta));

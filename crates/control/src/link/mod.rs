@@ -11,8 +11,9 @@ mod connection;
 mod dial;
 mod error;
 
-pub(crate) use dial::{Dialer, resolve};
-pub(crate) use error::LinkError;
+pub(crate) use dial::Dialer;
+pub use dial::resolve;
+pub use error::LinkError;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

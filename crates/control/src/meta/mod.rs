@@ -18,13 +18,13 @@ use tokio::sync::OnceCell;
 use crate::admin;
 use crate::manager::ManagerRole;
 
-pub(crate) use keeper::keep;
+pub use keeper::keep;
 
 /// Time until a store that failed is followed again.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
 
 /// The meta role of this process.
-pub(crate) struct MetaRole {
+pub struct MetaRole {
     manager: Arc<ManagerRole>,
     volume: Arc<OnceCell<Arc<Volume>>>,
     /// Changes are followed for mounts that ask for them.
@@ -85,7 +85,7 @@ impl MetaRole {
     ///
     /// # Errors
     /// [`Failure`]: it may be done or not: ask again under the same name.
-    pub(crate) async fn answer_here(
+    pub async fn answer_here(
         &self,
         request: &MetaRequest,
         routing: &Routing,
@@ -110,7 +110,7 @@ impl MetaRole {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn answer_blocking(
+    pub fn answer_blocking(
         &self,
         request: &MetaRequest,
         routing: &Routing,

@@ -23,20 +23,20 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// How the cluster is found.
 #[derive(Clone)]
-pub(crate) struct Seek {
+pub struct Seek {
     /// The manager of this process.
-    pub(crate) manager: Option<Arc<ManagerRole>>,
+    pub manager: Option<Arc<ManagerRole>>,
     /// Addresses of managers, or of any nodes.
-    pub(crate) addresses: Vec<String>,
+    pub addresses: Vec<String>,
     /// The credential.
-    pub(crate) token: Vec<u8>,
+    pub token: Vec<u8>,
     /// Set when the server is to stop.
-    pub(crate) stop: Arc<AtomicBool>,
+    pub stop: Arc<AtomicBool>,
 }
 
 /// Waits for the cluster are in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Vain {
+pub enum Vain {
     /// The server is to stop.
     Stopped,
     /// Everybody refuses this server; the text says why.
@@ -46,7 +46,10 @@ pub(crate) enum Vain {
 impl Seek {
     /// The cluster's identity: what the manager of this process has founded or found, or what a node
     /// says at hello. Waits for as long as nobody answers.
-    pub(crate) async fn cluster(&self) -> Result<Uuid128, Vain> {
+    ///
+    /// # Errors
+    /// [`Vain`]: the server stops, or every node refuses it.
+    pub async fn cluster(&self) -> Result<Uuid128, Vain> {
         let mut said = RealClock::tick();
         let mut say = |what: &str| {
             if RealClock::tick().since(said) >= SAY_EVERY {

@@ -46,7 +46,7 @@ pub use table::{NamespaceTable, TABLE_CHUNK};
 const INBOX_MAX: usize = 4096;
 
 /// What a manager is started with.
-pub(crate) struct ManagerSetup {
+pub struct ManagerSetup {
     /// The node it runs in.
     pub me: NodeId,
     /// Where it is reached.
@@ -62,7 +62,7 @@ pub(crate) struct ManagerSetup {
 }
 
 /// The manager role of this process.
-pub(crate) struct ManagerRole {
+pub struct ManagerRole {
     inbox: mpsc::Sender<Input>,
     role: watch::Receiver<Role>,
     store: StoreThread,
@@ -74,7 +74,7 @@ pub(crate) struct ManagerRole {
 
 /// Why the manager role cannot start.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ManagerError {
+pub enum ManagerError {
     /// Its store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -112,7 +112,7 @@ impl ManagerRole {
     ///
     /// # Errors
     /// [`ManagerError`] when the store cannot be opened.
-    pub(crate) fn start(
+    pub fn start(
         setup: ManagerSetup,
         folder: &Path,
         control: &Handle,
@@ -154,7 +154,7 @@ impl ManagerRole {
     }
 
     /// The cluster's identity, once it has been founded.
-    pub(crate) fn cluster(&self) -> Option<Uuid128> {
+    pub fn cluster(&self) -> Option<Uuid128> {
         *self.founded.borrow()
     }
 
@@ -344,7 +344,10 @@ impl ManagerRole {
     }
 
     /// Takes over the namespaces of a server of an earlier version, with their numbers.
-    pub(crate) async fn adopt_namespaces(
+    ///
+    /// # Errors
+    /// [`Failure`] of the store; some of them may be taken over then.
+    pub async fn adopt_namespaces(
         &self,
         table: NamespaceTable,
         deadline: Tick,

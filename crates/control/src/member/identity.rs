@@ -30,14 +30,16 @@ pub struct Identity {
 }
 
 /// The name of this host.
-pub(crate) fn host_name() -> String {
+#[must_use]
+pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
 }
 
 /// Where others reach a server that listens on `listen` and was given no addresses.
-pub(crate) fn addresses(listen: SocketAddr, advertised: &[String], host: &str) -> Vec<String> {
+#[must_use]
+pub fn addresses(listen: SocketAddr, advertised: &[String], host: &str) -> Vec<String> {
     if !advertised.is_empty() {
         return advertised.to_vec();
     }
@@ -65,7 +67,7 @@ fn parse(text: &str) -> Option<NodeId> {
 ///
 /// # Errors
 /// The folder and what is wrong with the file in it: a node must not get another name by damage.
-pub(crate) fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf, &'static str)> {
+pub fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf, &'static str)> {
     for folder in folders {
         let path = folder.join(NODE_FILE);
         match std::fs::read_to_string(&path) {
@@ -89,7 +91,7 @@ pub(crate) fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf,
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn save_node(folders: &[PathBuf], node: NodeId) -> std::io::Result<()> {
+pub fn save_node(folders: &[PathBuf], node: NodeId) -> std::io::Result<()> {
     let save = |folder: &Path| {
         let path = folder.join(NODE_FILE);
         if path.exists() { Ok(()) } else { files::publish(&path, &[line(node).as_bytes()]) }

@@ -6,7 +6,7 @@ use millpond_types::wire::{ErrorReply, Failure, Status, WireError};
 
 /// Why a call to another node failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub enum LinkError {
     /// Nobody listens there: the host answers and the port is closed.
     #[error("{address}: connection refused")]
     NobodyThere {

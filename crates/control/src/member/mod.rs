@@ -17,10 +17,9 @@ mod managers;
 mod seek;
 mod targets;
 
-pub(crate) use agent::{Agent, AgentSetup, Prepared};
-pub use identity::Identity;
-pub(crate) use identity::{addresses, host_name, load_node, save_node};
-pub(crate) use seek::{Seek, Vain};
+pub use agent::{Agent, AgentSetup, OnNamespaces, Prepared};
+pub use identity::{Identity, addresses, host_name, load_node, save_node};
+pub use seek::{Seek, Vain};
 pub use targets::{Targets, TargetsReport};
 
 use std::collections::HashMap;
@@ -60,7 +59,7 @@ const HOP_US: u64 = 20_000;
 
 /// Where a process stands in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub enum Standing {
     /// Not let in yet; the text says what it waits for.
     Joining(String),
     /// Let in.
@@ -144,7 +143,9 @@ impl Member {
         &self.identity
     }
 
-    pub(crate) fn manager(&self) -> Option<&Arc<ManagerRole>> {
+    /// The manager role of this process, if it has it.
+    #[must_use]
+    pub fn manager(&self) -> Option<&Arc<ManagerRole>> {
         self.manager.as_ref()
     }
 
@@ -154,7 +155,7 @@ impl Member {
     }
 
     /// The meta role of this process, if it has it.
-    pub(crate) fn meta(&self) -> Option<&MetaRole> {
+    pub fn meta(&self) -> Option<&MetaRole> {
         self.meta.as_ref()
     }
 
@@ -166,14 +167,14 @@ impl Member {
 
     /// Whether this process has the cluster's namespaces. A node without a manager hears nothing of a table that is
     /// empty, and cannot tell.
-    pub(crate) fn knows_namespaces(&self) -> bool {
+    pub fn knows_namespaces(&self) -> bool {
         let have = self.names.borrow().version;
         let Some(manager) = &self.manager else { return have > 0 };
         manager.knows_namespaces() && have >= manager.namespaces().borrow().version
     }
 
     /// What this process is in its cluster, among its numbers; each adds up over all nodes.
-    pub(crate) fn numbers(&self) -> [(String, u64); 2] {
+    pub fn numbers(&self) -> [(String, u64); 2] {
         let role = self.manager_role();
         [
             ("managers".to_owned(), u64::from(role.is_some())),
@@ -182,7 +183,7 @@ impl Member {
     }
 
     /// What the manager in this process is, if there is one.
-    pub(crate) fn manager_role(&self) -> Option<Role> {
+    pub fn manager_role(&self) -> Option<Role> {
         self.manager.as_ref().map(|manager| manager.role())
     }
 
@@ -192,7 +193,7 @@ impl Member {
     }
 
     /// Where this process stands.
-    pub(crate) fn standing(&self) -> Standing {
+    pub fn standing(&self) -> Standing {
         self.standing.borrow().clone()
     }
 
@@ -202,7 +203,10 @@ impl Member {
     }
 
     /// Answers a request about the cluster, from this process or from another one.
-    pub(crate) async fn answer(
+    ///
+    /// # Errors
+    /// [`Failure`]: malformed, not about the cluster, or refused by the role that it needs.
+    pub async fn answer(
         &self,
         verb: Verb,
         meta: &[u8],
@@ -452,7 +456,7 @@ impl Member {
 
     /// Says that this process stops, and waits until others have taken over what it served, or a
     /// few seconds. Requests that wait for news end.
-    pub(crate) async fn leave(&self) {
+    pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.orders.send(Order::Leave(done)).await.is_ok() {
             let _ = left.await;

@@ -140,7 +140,10 @@ pub(super) fn status_of(header: &FrameHeader) -> Result<Status, WireError> {
 }
 
 /// The addresses that `host:port` stands for now, until `deadline` at most.
-pub(crate) async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketAddr>, LinkError> {
+///
+/// # Errors
+/// [`LinkError`] when no resolver knows the name, or none answers in time.
+pub async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketAddr>, LinkError> {
     if let Ok(literal) = address.parse() {
         return Ok(vec![literal]);
     }
