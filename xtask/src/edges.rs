@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("md5", &[]),
     ("s3", &["types", "env", "client", "md5"]),
     ("control", &["types", "env", "cluster", "store", "meta", "client"]),
+    ("replica", &["types", "env", "engine", "chain", "cluster", "control"]),
     (
         "node",
         &[
@@ -33,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "store",
             "meta",
             "control",
+            "replica",
             "client",
             "kv",
             "fuse",

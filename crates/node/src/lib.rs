@@ -4,9 +4,7 @@ pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod http;
-pub mod replica;
 pub mod server;
-pub mod service;
 
 #[cfg(test)]
 #[path = "../build.rs"]

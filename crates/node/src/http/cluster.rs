@@ -7,9 +7,9 @@ use millpond_cluster::manager::Role;
 use millpond_types::cluster::{Routing, TargetState};
 use millpond_types::metrics::{Family, Page, label};
 
-use crate::replica::ReplicaNumbers;
-use crate::service::Service;
 use millpond_control::member::Member;
+use millpond_replica::ReplicaNumbers;
+use millpond_replica::local::Service;
 
 /// Writes all of it.
 pub(super) fn pages(page: &mut Page, service: &Service, member: &Member) {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::server::Summary;
-use crate::service::Service;
+use millpond_replica::local::Service;
 
 /// The body of `/v1/info`.
 pub(super) fn render(service: &Service, summary: &Summary, sees: &dyn Fn(&str) -> bool) -> String {

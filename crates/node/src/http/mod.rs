@@ -23,8 +23,8 @@ use millpond_env::{Handle, RealClock, ThreadHandle, thread};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::server::{Scope, StartError, Summary};
-use crate::service::Service;
 use millpond_control::member::Member;
+use millpond_replica::local::Service;
 use pulse::Pulse;
 
 /// Open HTTP connections at most: scrapers and probes, not users.

@@ -6,8 +6,8 @@ use millpond_types::metrics::{Histogram, Page, label};
 use millpond_types::wire::Verb;
 
 use super::cluster;
-use crate::service::{NodeDisk, Service};
 use millpond_control::member::Member;
+use millpond_replica::local::{NodeDisk, Service};
 
 /// Snake case of a verb's name.
 fn verb_name(verb: Verb) -> String {

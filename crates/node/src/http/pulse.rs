@@ -8,7 +8,7 @@ use millpond_env::{Handle, RealClock, sleep};
 use millpond_types::Tick;
 use millpond_types::limits::PAGE_BYTES;
 
-use crate::service::Service;
+use millpond_replica::local::Service;
 
 /// A loop that did nothing for so long is stuck.
 const STUCK: Duration = Duration::from_mins(1);

@@ -5,7 +5,7 @@
 //! cluster takes the identity of the disks and the numbers of the namespaces; then, before the server says READY, each
 //! value is put anew through its chain, and the old chunk is removed once that is durable. A file says that this has begun, so
 //! a start that was cut off goes on. No leader was kept beside a value, so it is stored as its own, and found so by
-//! a host that knows of the file ([`HostOptions::own_leaders`](crate::replica::HostOptions)).
+//! a host that knows of the file ([`HostOptions::own_leaders`](millpond_replica::HostOptions)).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,9 +23,9 @@ use millpond_types::{Ack, BlockKey, ChunkIds, GroupId, NamespaceOptions, Tick, U
 
 use super::{StartError, storage};
 use crate::config::Config;
-use crate::replica::Host;
-use crate::service::{NodeDisk, Service};
 use millpond_control::manager::{NamespaceTable, TABLE_CHUNK};
+use millpond_replica::Host;
+use millpond_replica::local::{NodeDisk, Service};
 
 /// In the first data folder.
 const FILE: &str = "millpond.adopt";

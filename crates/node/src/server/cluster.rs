@@ -22,14 +22,14 @@ use parking_lot::Mutex;
 use super::adopt::{self, Adoption};
 use super::{CoreThread, OpenedStorage, StartError, on_core, start_loop, storage};
 use crate::config::{Config, Io, ServerConfig};
-use crate::replica::{Host, HostDisk, HostOptions, HostTargets};
-use crate::service::{NodeDisk, Service};
 use millpond_control::manager::{ManagerError, ManagerRole, ManagerSetup};
 use millpond_control::member::{
     Agent, AgentSetup, Identity, Member, Prepared, Seek, Standing, Targets, Vain, addresses,
     host_name, load_node, save_node,
 };
 use millpond_control::meta;
+use millpond_replica::local::{NodeDisk, Service};
+use millpond_replica::{Host, HostDisk, HostOptions, HostTargets};
 
 /// Folder of the managers' embedded store within the first data folder.
 const STORE_FOLDER: &str = "meta";

@@ -20,8 +20,8 @@ use super::outbox::{Outbox, Outgoing};
 use super::shm::ShmSide;
 use super::tokens::{Scope, Tokens};
 use crate::config::LimitsConfig;
-use crate::replica::time_left;
-use crate::service::{NO_DISKS, Namespace, Service};
+use millpond_replica::local::{NO_DISKS, Namespace, Service};
+use millpond_replica::time_left;
 
 /// Bytes of the pool that values of these lengths take: one of a single byte takes a page.
 pub(super) fn pages_of(lens: impl Iterator<Item = u32>) -> u64 {

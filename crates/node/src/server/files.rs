@@ -15,8 +15,8 @@ use super::frames::{Ended, Frames};
 use super::put::{PutProgress, acknowledge, buffer, check_payload};
 use super::session::run_now_or_spawn;
 use super::verbs::Answer;
-use crate::replica::{FileUpdate, Host};
-use crate::service::NO_DISKS;
+use millpond_replica::local::NO_DISKS;
+use millpond_replica::{FileUpdate, Host};
 
 /// A decoded request about chunks of files, without payload.
 #[derive(Debug)]

@@ -44,12 +44,12 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::config::{Config, ConfigError, Io, LimitsConfig, Size};
 use crate::http::{HttpServer, HttpState};
-use crate::service::Service;
 pub use applied::with_defaults;
 use conn::Shared;
 use core::{Core, CoreHandle};
 use listen::{Listener, accept_all};
 use millpond_control::member::Seek;
+use millpond_replica::local::Service;
 pub use storage::{DATA_FILE, DataPath};
 pub use tls::TlsError;
 pub use tokens::{Scope, TokenError, Tokens};

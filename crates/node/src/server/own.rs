@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::conn::Shared;
-use crate::replica::{GetOutcome, Host};
-use crate::service::Metrics;
 use millpond_control::member::Member;
 use millpond_control::meta::MetaRole;
+use millpond_replica::local::Metrics;
+use millpond_replica::{GetOutcome, Host};
 
 /// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
 /// of clients.

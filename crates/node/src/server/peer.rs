@@ -11,7 +11,7 @@ use super::conn::Conn;
 use super::control::as_node;
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
-use crate::replica::{Blob, Host, LABEL_BYTES_MAX};
+use millpond_replica::{Blob, Host, LABEL_BYTES_MAX};
 
 /// The host of replicas that a message from another node is for. Who does not show the nodes' secret is told so, though these
 /// verbs have no reply, and the connection ends.

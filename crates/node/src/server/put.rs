@@ -13,8 +13,8 @@ use millpond_types::wire::{
 use super::conn::{Conn, InFlight, pages_of};
 use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
-use crate::replica::time_left;
-use crate::service::{Namespace, PutItemPlan, PutWrite, Service};
+use millpond_replica::local::{Namespace, PutItemPlan, PutWrite, Service};
+use millpond_replica::time_left;
 
 /// How often a full pool is tried again.
 const POOL_RETRY: Duration = Duration::from_micros(500);

@@ -37,8 +37,8 @@ use super::outbox::Outgoing;
 use super::put::{PutProgress, buffer, check};
 use super::session::run_now_or_spawn;
 use super::verbs::{Answer, Request, execute};
-use crate::replica::GetOutcome;
-use crate::service::PutItemPlan;
+use millpond_replica::GetOutcome;
+use millpond_replica::local::PutItemPlan;
 
 /// Bytes for records of one ring: two requests of 16,384 keys with leaders.
 const RING_CAPACITY: u32 = 4 << 20;

@@ -9,9 +9,9 @@ use millpond_types::{ByteSize, Uuid128};
 
 use super::StartError;
 use crate::config::{Config, ConfigError, Size};
-use crate::replica::{self, DamagedChunks, Engine, SoleMark};
-use crate::service::NodeDisk;
 use millpond_control::member::Seek;
+use millpond_replica::local::NodeDisk;
+use millpond_replica::{DamagedChunks, Engine, SoleMark};
 
 /// Name of the data file within a data folder.
 pub const DATA_FILE: &str = "millpond.data";
@@ -221,7 +221,7 @@ pub(super) async fn open_all(
     let pool = &memory.pool;
     let options = |disk: &FileDisk, cluster_id: Option<Uuid128>| EngineOptions {
         cluster_id,
-        owner_bytes_per_chunk: replica::BYTES_PER_CHUNK,
+        owner_bytes_per_chunk: millpond_replica::BYTES_PER_CHUNK,
         index_bytes_max: memory.index_of(disk, &handles),
         ..engine_options(config)
     };

@@ -15,8 +15,8 @@ use millpond_types::{GroupId, Tick, wire::ItemStatus};
 
 use super::conn::{Conn, InFlight};
 use super::{control, files};
-use crate::replica::{GetOutcome, Host};
-use crate::service::{NO_DISKS, Namespace, Service};
+use millpond_replica::local::{NO_DISKS, Namespace, Service};
+use millpond_replica::{GetOutcome, Host};
 
 /// How long a node waits for word of a namespace that it had dropped, and how often it looks.
 const HEARD_MAX: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use millpond_control::manager::{NamespaceTable, TABLE_CHUNK};
 use millpond_engine::{EngineOptions, FormatOptions, WriteMode, WriteRequest};
 use millpond_env::{BufferPool, FileDisk, PoolOptions, RealClock, Runtime, RuntimeOptions};
-use millpond_node::replica::Engine;
+use millpond_replica::Engine;
 use millpond_types::{
     Ack, BlockKey, ChunkId, ChunkIds, Crc32c, GroupId, NamespaceInfo, NamespaceOptions,
     UnixSeconds, Uuid128,

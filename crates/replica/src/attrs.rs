@@ -28,7 +28,7 @@ const STAGED: u8 = 128;
 /// Bytes before the block.
 const VERSION_BYTES: usize = 49;
 /// What the protocol keeps beside a chunk has this much room left for whose bytes it holds.
-pub(crate) const LABEL_BYTES_MAX: usize = ATTRS_BYTES_MAX - VERSION_BYTES;
+pub const LABEL_BYTES_MAX: usize = ATTRS_BYTES_MAX - VERSION_BYTES;
 
 /// A staged version is an engine chunk of its own. Ids are hashes, so the id with these bits
 /// flipped is no other chunk's.

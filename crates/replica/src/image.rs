@@ -9,7 +9,7 @@ use super::quota::{Counted, Quotas};
 use super::store::Flipped;
 
 /// Memory of a replica for every chunk that it holds: a place in an ordered set, two thirds of which are full.
-pub(crate) const BYTES_PER_CHUNK: u64 = 28;
+pub const BYTES_PER_CHUNK: u64 = 28;
 
 /// What a target's disk holds: found when the node started, and kept by what is stored since.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use millpond_engine::{EngineError, ErrorKind, Superblock};
 use millpond_types::Uuid128;
 use millpond_types::wire::{Failure, Status};
 
-use crate::replica::{DamagedChunks, Engine, SoleMark};
+use crate::{DamagedChunks, Engine, SoleMark};
 
 /// One disk of the node.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use millpond_types::{BlockKey, ChunkId, Crc32c, GroupId};
 
 use super::Service;
 use super::namespaces::Namespace;
-use crate::replica::Update;
+use crate::Update;
 
 /// What to do with one value of a put, decided before its bytes are received.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use millpond_types::wire::{
 use millpond_types::{DataId, FileChunk};
 
 use super::*;
-use crate::replica::FileUpdate;
+use crate::FileUpdate;
 
 const LEN: usize = 64 << 10;
 
@@ -188,8 +188,7 @@ fn a_replica_that_was_away_gets_the_seal_and_no_pressure_takes_it() {
         node.silent.clear();
         node.all_serve().await;
         let engine = usize::try_from(away.0 - 1).unwrap();
-        let seal =
-            crate::replica::attrs::engine_id(away, ChunkIds::UNKEYED.file(seal_of(base).chunk));
+        let seal = crate::attrs::engine_id(away, ChunkIds::UNKEYED.file(seal_of(base).chunk));
         assert!(node.engines[engine].lookup(seal).is_some(), "it has the seal");
         let puts = 1000;
         node.put_many(puts).await;
@@ -354,7 +353,7 @@ fn a_replica_that_was_away_gets_what_it_missed_of_chunks_of_files() {
         let engine = &node.engines[usize::try_from(away.0 - 1).unwrap()];
         for n in 0..20u8 {
             let chunk = ChunkIds::UNKEYED.file(node.at(n.into()).chunk);
-            let data = engine.read(crate::replica::attrs::engine_id(away, chunk)).await.unwrap();
+            let data = engine.read(crate::attrs::engine_id(away, chunk)).await.unwrap();
             let mut wanted = vec![n; 9000];
             match n {
                 3 => wanted[4000..4004].copy_from_slice(b"part"),

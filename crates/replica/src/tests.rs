@@ -31,7 +31,7 @@ use super::evict::REMOVING_MAX;
 use super::sole::{MARK_FILE, SoleMark};
 use super::update::Update;
 use super::{DamagedChunks, Engine, Host, HostDisk, HostOptions, HostTargets};
-use crate::service::Metrics;
+use crate::local::Metrics;
 use millpond_control::member::Targets as _;
 
 const NODE: NodeId = NodeId(Uuid128([7; 16]));

@@ -1,7 +1,7 @@
 //! Counts of gets.
 
 use super::namespaces::Namespace;
-use crate::replica::GetOutcome;
+use crate::GetOutcome;
 
 impl Namespace {
     /// Counts what a get found.

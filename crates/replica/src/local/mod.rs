@@ -1,4 +1,4 @@
-//! The KV service of one node: its namespaces and disks, and how requests come to its chains (`replica`).
+//! The KV service of one node: its namespaces and disks, and how requests come to its chains.
 //!
 //! It knows nothing of sockets.
 
@@ -16,7 +16,7 @@ use millpond_env::BufferPool;
 use millpond_types::Uuid128;
 use millpond_types::wire::{Failure, Status};
 
-use crate::replica::Host;
+use crate::Host;
 pub use disk::NodeDisk;
 pub use metrics::{Metrics, NamespaceMetrics, StageMetrics, VerbMetrics};
 pub use namespaces::{Namespace, Namespaces};

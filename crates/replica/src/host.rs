@@ -143,7 +143,7 @@ impl std::fmt::Debug for Host {
 
 impl Host {
     /// Says that values of a server of an earlier version are being put anew, or no longer are.
-    pub(crate) fn take_over(&self, on: bool) {
+    pub fn take_over(&self, on: bool) {
         self.takes_over.store(on, Ordering::Release);
     }
 
@@ -283,7 +283,7 @@ impl Host {
     }
 
     /// Counts a message of another node that was refused before any replica saw it.
-    pub(crate) fn note_refused(&self) {
+    pub fn note_refused(&self) {
         self.around.refused.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -293,7 +293,7 @@ impl Host {
     }
 
     /// A message from another replica.
-    pub(crate) fn deliver(&self, envelope: Envelope<Blob>) {
+    pub fn deliver(&self, envelope: Envelope<Blob>) {
         let Envelope { from, to, chain, peer } = envelope;
         if let Some(hosted) = self.replica(to).filter(|hosted| hosted.chain == chain) {
             hosted.peer(from, peer);
@@ -419,7 +419,7 @@ impl Host {
 
     /// Replicas of this node that serve, and those that will by `routing`: that are to, or that are all there
     /// is of their chain.
-    pub(crate) fn readiness(&self, routing: &Routing) -> (usize, usize) {
+    pub fn readiness(&self, routing: &Routing) -> (usize, usize) {
         let (mut serving, mut waiting) = (0, 0);
         for chain in routing.chains.values() {
             let is_only = chain.targets.len() == 1;
@@ -504,13 +504,13 @@ impl Host {
     }
 
     /// Whether a replica here may say by itself what a chunk is now.
-    pub(crate) fn reads_here(&self, at: PlacedChunk) -> bool {
+    pub fn reads_here(&self, at: PlacedChunk) -> bool {
         let mut replicas = self.replicas_of(at.chain);
         replicas.any(|it| it.standing(self.around.ids().file(at.chunk)) == Standing::Committed)
     }
 
     /// A core that reads may run on; which one is left to the number.
-    pub(crate) fn core(&self, number: usize) -> &Handle {
+    pub fn core(&self, number: usize) -> &Handle {
         &self.cores[number % self.cores.len()]
     }
 

@@ -2,10 +2,10 @@
 //! asked under the one name leaves what the other has, and does not tell of it.
 
 use super::*;
-use crate::replica::attrs::{Block, encode_file};
-use crate::replica::blob::Blob;
-use crate::replica::hosted::Hosted;
-use crate::replica::update::Change;
+use crate::attrs::{Block, encode_file};
+use crate::blob::Blob;
+use crate::hosted::Hosted;
+use crate::update::Change;
 use millpond_chain::{Op, Reply};
 use millpond_types::wire::{PlacedChunk, Verb};
 use millpond_types::{DataId, FileChunk};

@@ -143,14 +143,14 @@ impl Host {
     }
 
     /// A question from another node: does what it asks for, and answers.
-    pub(crate) async fn slot_asked(self: Arc<Self>, ask: SlotAsk, blob: Option<Blob>) {
+    pub async fn slot_asked(self: Arc<Self>, ask: SlotAsk, blob: Option<Blob>) {
         let outcome = self.slot_op(&ask, blob).await;
         let answer = SlotAnswer { id: ask.id, outcome }.encode();
         self.around.links.post(ask.from, ask.chain, (Verb::SlotAnswer, &answer), None);
     }
 
     /// An answer from another node.
-    pub(crate) fn slot_answered(&self, answer: SlotAnswer) {
+    pub fn slot_answered(&self, answer: SlotAnswer) {
         self.asks.answered(answer);
     }
 

@@ -18,7 +18,7 @@ use super::attrs::{self, Block};
 use super::blob::Blob;
 use super::blocks::{GetOutcome, time_left};
 use super::hosted::Hosted;
-use crate::service::Metrics;
+use crate::local::Metrics;
 
 /// Reads of one request in flight: enough to fill a device queue of 32 twice.
 pub(super) const READS_MAX: usize = 64;
@@ -130,7 +130,7 @@ impl Host {
     }
 
     /// Pins this node's copy of a block that is its own leader.
-    pub(crate) async fn pin_own(&self, group: GroupId, key: &BlockKey) {
+    pub async fn pin_own(&self, group: GroupId, key: &BlockKey) {
         let of = (group, Planned::default());
         let wanted = Wanted::new(self.around.ids(), of, key, key);
         let mut pin = async |host: &Host, disk, id| host.pin(disk, id, true).await;
@@ -207,7 +207,7 @@ impl Host {
     }
 
     /// Applies `each` to the keys of a request that are present on this node's replicas.
-    pub(crate) async fn on_keys(
+    pub async fn on_keys(
         &self,
         request: &KeysRequest,
         run_blocks: u16,
@@ -229,7 +229,7 @@ impl Host {
     /// Applies `each`, which keeps a block or lets it go, to this node's copies of the keys of a
     /// request. While a slot moves these may be two: of which chain this node is asked it cannot
     /// tell, and what counts is what it does as the head of one.
-    pub(crate) async fn on_copies(
+    pub async fn on_copies(
         &self,
         request: &KeysRequest,
         run_blocks: u16,
@@ -293,19 +293,19 @@ impl Host {
     }
 
     /// Counts an access for eviction. The chunk is the engine's, here and below.
-    pub(crate) fn touch(&self, disk: usize, id: ChunkId) -> ItemStatus {
+    pub fn touch(&self, disk: usize, id: ChunkId) -> ItemStatus {
         if self.disks[disk].engine.touch(id) { ItemStatus::Ok } else { ItemStatus::Miss }
     }
 
     /// Promises not to evict a block before `until`: `Ok`, or `Exists` when there is no lease.
-    pub(crate) fn lease(&self, disk: usize, id: ChunkId, until: Option<Tick>) -> ItemStatus {
+    pub fn lease(&self, disk: usize, id: ChunkId, until: Option<Tick>) -> ItemStatus {
         let leased = until.is_some_and(|until| self.disks[disk].engine.lease(id, until));
         if leased { ItemStatus::Ok } else { ItemStatus::Exists }
     }
 
     /// Pins or unpins this node's copy of a block. A client says it to every replica, since any may
     /// become the head, which alone decides what goes.
-    pub(crate) async fn pin(&self, disk: usize, id: ChunkId, on: bool) -> ItemStatus {
+    pub async fn pin(&self, disk: usize, id: ChunkId, on: bool) -> ItemStatus {
         match self.disks[disk].engine.set_pinned(id, on).await {
             Ok(true) => ItemStatus::Ok,
             Ok(false) => ItemStatus::Miss,
@@ -318,7 +318,7 @@ impl Host {
     }
 
     /// Bytes of the pool that a get may hold: whole pages. Whether the values may be read is not asked yet.
-    pub(crate) fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
+    pub fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
         let news = self.news();
         let each = request.keys.iter().enumerate().map(|(index, key)| {
             let leader = request.leaders.leader(&request.keys, index, run_blocks);
@@ -345,7 +345,7 @@ impl Host {
     }
 
     /// Reads values. Those that the deadline overtakes are `Late`.
-    pub(crate) async fn get(
+    pub async fn get(
         self: &Arc<Self>,
         request: &GetRequest,
         run_blocks: u16,
@@ -453,7 +453,7 @@ impl Host {
 
     /// One page of the keys of a namespace whose chains this node heads, with all that was acknowledged
     /// before.
-    pub(crate) async fn list(&self, request: &ListRequest) -> ListReply {
+    pub async fn list(&self, request: &ListRequest) -> ListReply {
         self.settled().await;
         let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
         let mut inner = request.cursor & ((1 << CURSOR_BITS) - 1);

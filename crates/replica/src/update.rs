@@ -32,7 +32,7 @@ const ROOM_LOOK: Duration = Duration::from_millis(20);
 
 /// An update of a client: which key of which slot, and its tag.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Update {
+pub struct Update {
     slot: SlotId,
     tag: Tag,
     /// The chain that the client means; the slot's when it does not say.
@@ -124,7 +124,7 @@ impl Host {
     }
 
     /// Stores a block of this node's own, as its own leader.
-    pub(crate) async fn put_own(
+    pub async fn put_own(
         self: &Arc<Self>,
         of: (GroupId, &NamespaceOptions),
         key: &BlockKey,
@@ -293,7 +293,7 @@ impl Host {
     }
 
     /// Deletes the keys of a request.
-    pub(crate) async fn delete_keys(
+    pub async fn delete_keys(
         self: &Arc<Self>,
         request: &KeysRequest,
         options: &NamespaceOptions,

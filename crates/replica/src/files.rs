@@ -45,7 +45,7 @@ fn summed(info: &ChunkInfo, bytes: SharedBuf) -> Found {
 
 /// An update of a chunk of a file, and its name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FileUpdate {
+pub struct FileUpdate {
     at: PlacedChunk,
     /// The client's, if it gave one, and the chain version that it knew at the first attempt.
     tag: Option<(Tag, ChainVersion)>,
@@ -56,7 +56,8 @@ pub(crate) struct FileUpdate {
 
 impl FileUpdate {
     /// The update of a chunk by a client.
-    pub(crate) fn new(at: PlacedChunk, tag: Option<(u128, ItemTag)>, ack: Ack) -> Self {
+    #[must_use]
+    pub fn new(at: PlacedChunk, tag: Option<(u128, ItemTag)>, ack: Ack) -> Self {
         let named = |(client, item): (u128, ItemTag)| {
             let lane = Lane { client, channel: item.channel };
             (Tag { lane, sequence: item.sequence }, item.issued)
@@ -87,13 +88,16 @@ impl Host {
         Err(otherwise)
     }
 
-    /// Whether a write to a chain begins here; if not, the answer.
-    pub(crate) fn takes_file(&self, chain: ChainId) -> Result<(), ItemStatus> {
+    /// Whether a write to a chain begins here.
+    ///
+    /// # Errors
+    /// The answer to the write when it does not.
+    pub fn takes_file(&self, chain: ChainId) -> Result<(), ItemStatus> {
         self.head_of(chain).map(|_| ())
     }
 
     /// Writes a part of a chunk on every replica of its chain.
-    pub(crate) async fn write_file(
+    pub async fn write_file(
         self: Arc<Self>,
         update: FileUpdate,
         offset: u32,
@@ -104,10 +108,7 @@ impl Host {
     }
 
     /// Cuts, extends, copies, seals or removes chunks on every replica of their chains.
-    pub(crate) async fn cut_files(
-        self: &Arc<Self>,
-        request: &ChunkUpdateRequest,
-    ) -> Vec<ItemStatus> {
+    pub async fn cut_files(self: &Arc<Self>, request: &ChunkUpdateRequest) -> Vec<ItemStatus> {
         let mut tasks: Vec<JoinHandle<ItemStatus>> = Vec::with_capacity(request.cuts.len());
         for (index, cut) in request.cuts.iter().enumerate() {
             let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
@@ -213,7 +214,7 @@ impl Host {
     }
 
     /// Reads parts of chunks. Those that the deadline overtakes are `Late`.
-    pub(crate) async fn read_files(
+    pub async fn read_files(
         self: &Arc<Self>,
         request: &ChunkReadRequest,
         deadline: Tick,
@@ -249,7 +250,7 @@ impl Host {
     }
 
     /// Reads parts of chunks that lie in memory, on any thread; nothing where one of them does not, or not all of it is there.
-    pub(crate) fn cached_files(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
+    pub fn cached_files(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
         let found = request.parts.iter().map(|part| self.in_memory(part));
         let found: Vec<(Arc<Hosted>, ChunkInfo)> = found.collect::<Option<_>>()?;
         let parts = request.parts.iter().zip(found);
@@ -324,10 +325,7 @@ impl Host {
     }
 
     /// Lengths and versions of chunks.
-    pub(crate) async fn stat_files(
-        &self,
-        request: &ChunkStatRequest,
-    ) -> Vec<(ItemStatus, ChunkStat)> {
+    pub async fn stat_files(&self, request: &ChunkStatRequest) -> Vec<(ItemStatus, ChunkStat)> {
         let mut items = Vec::with_capacity(request.chunks.len());
         for at in &request.chunks {
             items.push(match self.stat_file(*at).await {
@@ -359,7 +357,7 @@ impl Host {
 
     /// One page of the chunks of files whose chains this node heads, with all that was acknowledged
     /// before.
-    pub(crate) async fn list_files(&self, request: &ChunkListRequest) -> ChunkListReply {
+    pub async fn list_files(&self, request: &ChunkListRequest) -> ChunkListReply {
         self.settled().await;
         let limit = (request.limit as usize).min(LIST_KEYS_MAX);
         let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);

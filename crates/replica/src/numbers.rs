@@ -9,57 +9,69 @@ use super::hosted::Hosted;
 
 /// What this node's replicas are and do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReplicaNumbers {
-    /// Replicas by what the routing says of them.
-    pub(crate) serving: u64,
-    pub(crate) last_serving: u64,
-    pub(crate) syncing: u64,
-    pub(crate) waiting: u64,
-    pub(crate) offline: u64,
+pub struct ReplicaNumbers {
+    /// Replicas that the routing calls `SERVING`.
+    pub serving: u64,
+    /// Replicas that it calls `LAST_SERVING`.
+    pub last_serving: u64,
+    /// Replicas that it calls `SYNCING`.
+    pub syncing: u64,
+    /// Replicas that it calls `WAITING`.
+    pub waiting: u64,
+    /// Replicas that it calls `OFFLINE`.
+    pub offline: u64,
     /// Chains that this node is the head of.
-    pub(crate) heads: u64,
+    pub heads: u64,
     /// Replicas that stopped by themselves.
-    pub(crate) stopped: u64,
-    /// What is committed here.
-    pub(crate) chunks: u64,
-    pub(crate) bytes: u64,
+    pub stopped: u64,
+    /// Chunks that are committed here.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Versions that are stored and not committed.
-    pub(crate) staged: u64,
+    pub staged: u64,
     /// Deleted chunks that are remembered.
-    pub(crate) tombstones: u64,
+    pub tombstones: u64,
     /// Chunks that this node's replicas were brought up to date without, since nobody had good bytes.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Blocks that heads here gave up to make room, since the start.
-    pub(crate) evictions: u64,
+    pub evictions: u64,
     /// Messages of other nodes that no replica sends: refused, since the start.
-    pub(crate) refused: u64,
+    pub refused: u64,
     /// Other replicas that are brought up to date from here.
-    pub(crate) resyncs: u64,
-    /// What they were not compared with yet.
-    pub(crate) resync_chunks_left: u64,
-    pub(crate) resync_bytes_left: u64,
+    pub resyncs: u64,
+    /// Chunks that they were not compared with yet.
+    pub resync_chunks_left: u64,
+    /// Bytes of those.
+    pub resync_bytes_left: u64,
     /// Slots that leave chains headed here.
-    pub(crate) slot_moves: u64,
-    /// What was copied to their new chains since the start, and what failed and was tried again.
-    pub(crate) slot_chunks: u64,
-    pub(crate) slot_bytes: u64,
-    pub(crate) slot_failures: u64,
-    pub(crate) links: LinkNumbers,
+    pub slot_moves: u64,
+    /// Chunks copied to their new chains since the start.
+    pub slot_chunks: u64,
+    /// Their bytes.
+    pub slot_bytes: u64,
+    /// Copies that failed and were tried again, since the start.
+    pub slot_failures: u64,
+    /// Links to other nodes.
+    pub links: LinkNumbers,
 }
 
 /// What waits for, and was lost on, the links to other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkNumbers {
-    pub(crate) open: u64,
-    pub(crate) queued_messages: u64,
-    pub(crate) queued_bytes: u64,
-    /// Since the links were opened.
-    pub(crate) dropped: u64,
+pub struct LinkNumbers {
+    /// Links that are open.
+    pub open: u64,
+    /// Messages that wait.
+    pub queued_messages: u64,
+    /// Bytes of those.
+    pub queued_bytes: u64,
+    /// Messages dropped since the links were opened.
+    pub dropped: u64,
 }
 
 impl Host {
     /// Numbers of this node's replicas.
-    pub(crate) fn numbers(&self) -> ReplicaNumbers {
+    pub fn numbers(&self) -> ReplicaNumbers {
         let moved = self.movers.moved();
         let mut numbers = ReplicaNumbers {
             slot_moves: moved.moving.len() as u64,

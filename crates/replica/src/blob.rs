@@ -9,7 +9,7 @@ use millpond_types::Crc32c;
 
 /// Bytes of a chunk and what is kept beside them. Clones share both.
 #[derive(Clone)]
-pub(crate) struct Blob {
+pub struct Blob {
     pub(super) bytes: SharedBuf,
     /// Of the bytes as they arrived here.
     crc: Crc32c,
@@ -19,7 +19,8 @@ pub(crate) struct Blob {
 
 impl Blob {
     /// Bytes that came from elsewhere: their checksum is computed here.
-    pub(crate) fn arrived(bytes: SharedBuf, block: Arc<[u8]>) -> Self {
+    #[must_use]
+    pub fn arrived(bytes: SharedBuf, block: Arc<[u8]>) -> Self {
         let crc = Crc32c::of(&bytes);
         Self { bytes, crc, block }
     }
