@@ -1,4 +1,4 @@
-//! What operators are told.
+//! Answers to operators, as JSON.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ const DISKS_SHOWN: usize = 8_000;
 pub enum Answer {
     /// Done, durably.
     Done {
-        /// What follows.
+        /// Result and consequences, in words.
         text: String,
     },
     /// Not done.
     Refused {
-        /// Why, and what to do.
+        /// Reason and remedy.
         text: String,
     },
-    /// How the cluster is.
+    /// State of the cluster.
     Status(Box<Status>),
     /// A page of chains.
     Chains(ChainPage),
@@ -37,19 +37,19 @@ pub enum Answer {
     },
     /// The settings that were changed.
     Config(Config),
-    /// A page of the log; empty at its end.
+    /// A page of the event log; empty at its end.
     Events {
         /// Oldest first.
         events: Vec<Event>,
     },
-    /// Somebody else is primary.
+    /// Another manager is primary.
     NotPrimary {
-        /// At these addresses, if they are known.
+        /// Its addresses, if they are known.
         primary: Vec<String>,
     },
 }
 
-/// How the cluster is.
+/// State of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -57,25 +57,25 @@ pub struct Status {
     pub cluster: String,
     /// Term of the primary manager that answers.
     pub term: u64,
-    /// Where that one is reached.
+    /// Addresses of that manager.
     pub primary: Vec<String>,
     /// The newest routing.
     pub routing: u64,
     /// The newest configuration.
     pub config: u64,
-    /// Replicas of the chains of all that asks for no others; 0 before there are chains.
+    /// Replicas per chain of the cluster's own chain table; 0 before there are chains.
     pub replicas: u8,
-    /// Other numbers of replicas that there are chains of.
+    /// Other numbers of replicas with chains of their own.
     pub tables: Vec<u8>,
-    /// What is wrong, worst first.
+    /// Problems, worst first.
     pub problems: Vec<Problem>,
     /// The nodes.
     pub nodes: Vec<Node>,
-    /// Nodes that are all right and did not fit the answer.
+    /// Nodes left out of the answer for its size; live ones are left out first.
     pub nodes_left_out: usize,
     /// The disks.
     pub disks: Vec<Disk>,
-    /// Disks that are all right and did not fit the answer.
+    /// Disks left out of the answer for its size; healthy ones are left out first.
     pub disks_left_out: usize,
     /// Chains with all replicas serving.
     pub chains_whole: usize,
@@ -85,25 +85,25 @@ pub struct Status {
     pub chains_down: usize,
     /// Targets of all chains by state.
     pub targets: TargetCounts,
-    /// How far moves are.
+    /// Progress of moves.
     pub progress: Progress,
-    /// What was done to move slots.
+    /// Slot moves so far, and their pace.
     pub slots: SlotTotals,
-    /// Bytes that syncing targets still have to receive.
+    /// Bytes that syncing targets have yet to receive.
     pub behind_bytes: u64,
     /// Moves are paused.
     pub paused: bool,
-    /// Connections that routing is pushed to.
+    /// Connections that receive pushes of routing.
     pub subscribers: usize,
 }
 
-/// Something wrong.
+/// A problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Problem {
-    /// What is wrong.
+    /// Description.
     pub what: String,
-    /// What to do.
+    /// Remedy.
     pub advice: String,
 }
 
@@ -113,7 +113,7 @@ pub struct Problem {
 pub struct TargetCounts {
     /// With all data.
     pub serving: usize,
-    /// The last with all data, and away.
+    /// The last target with all data, now away.
     pub last_serving: usize,
     /// Being brought up to date.
     pub syncing: usize,
@@ -123,7 +123,7 @@ pub struct TargetCounts {
     pub offline: usize,
 }
 
-/// How far moves are.
+/// Progress of moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
@@ -139,20 +139,19 @@ pub struct Progress {
     pub slots_running: usize,
 }
 
-/// What nodes do, and did, to move slots.
+/// Slot moves so far, and their pace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotTotals {
-    /// Chunks that the nodes which live have copied to other chains, each since it started.
+    /// Chunks that live nodes have copied to other chains, each since its start.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Copies and removals that failed, and were tried again.
+    /// Failed copies and removals, each of which was retried.
     pub failures: u64,
-    /// Bytes copied per second, over the last half minute; 0 while that is not known.
+    /// Bytes copied per second over the last half minute; 0 while unknown.
     pub bytes_per_second: u64,
-    /// Seconds until all slots that move, or wait, have arrived at this pace; none while that
-    /// cannot be said.
+    /// Seconds until all moving and waiting slots arrive at this pace; none while unknown.
     pub seconds_left: Option<u64>,
 }
 
@@ -172,7 +171,7 @@ pub struct Node {
     pub build: String,
     /// It holds a lease.
     pub alive: bool,
-    /// Milliseconds since it was last heard, if it was by this primary.
+    /// Milliseconds since this primary last heard from it; none if it never did.
     pub silent_ms: Option<u64>,
     /// `active` or `draining`.
     pub state: String,
@@ -198,9 +197,10 @@ pub struct Disk {
     pub capacity_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// It takes I/O, and its node is there.
+    /// It accepts I/O, and its node is alive.
     pub healthy: bool,
-    /// `active`, `draining`, `lost` (given up by the operator) or `missing` (away for longer than `repair.after`).
+    /// `active`, `draining`, `lost` (given up by the operator) or `missing` (away for longer than
+    /// `repair.after`).
     pub state: String,
     /// Its replicas.
     pub targets: usize,
@@ -212,7 +212,7 @@ pub struct Disk {
 pub struct ChainPage {
     /// In the order of their numbers.
     pub chains: Vec<Chain>,
-    /// Ask for more behind this one.
+    /// The chain after which the next page starts; none at the end.
     pub next: Option<u32>,
 }
 
@@ -228,16 +228,16 @@ pub struct Chain {
     pub targets: Vec<Target>,
     /// The replica that moves.
     pub moving: Option<Move>,
-    /// Slots that it takes the writes of.
+    /// Slots that write to this chain.
     pub slots: usize,
 }
 
-/// A replica on its way.
+/// A moving replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// The target that comes.
+    /// The target that joins.
     pub add: u32,
-    /// The target that goes.
+    /// The target that leaves.
     pub drop: Option<u32>,
 }
 
@@ -251,31 +251,31 @@ pub struct Target {
     pub disk: String,
     /// Its node.
     pub node: String,
-    /// `serving`, `lastsrv`, `syncing`, `waiting` or `offline`: what the manager says.
+    /// State according to the manager: `serving`, `lastsrv`, `syncing`, `waiting` or `offline`.
     pub state: String,
-    /// `uptodate`, `online` or `offline`: what its node says.
+    /// State according to its node: `uptodate`, `online` or `offline`.
     pub local: Option<String>,
     /// Bytes it holds.
     pub used_bytes: u64,
-    /// Bytes still to come while it syncs.
+    /// Bytes that it has yet to receive while it syncs.
     pub behind_bytes: u64,
 }
 
-/// A slot on its way.
+/// A moving slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slot {
     /// The slot.
     pub slot: u16,
-    /// The chain it comes from.
+    /// The source chain.
     pub from: u32,
-    /// The chain that takes its writes.
+    /// The destination chain, which takes its writes.
     pub to: u32,
-    /// Chunks that the head of the first one has copied to the other.
+    /// Chunks that the head of the source chain has copied to the destination.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// About how much of it is through, in thousandths; none before that head has said anything.
+    /// Approximate progress, in thousandths; none before the first report of that head.
     pub through: Option<u16>,
 }
 
@@ -285,11 +285,11 @@ pub struct Slot {
 pub struct Config {
     /// Grows with every change.
     pub version: u64,
-    /// What was set; other settings have their defaults.
+    /// Changed settings; all others have their defaults.
     pub values: BTreeMap<String, String>,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
@@ -299,7 +299,7 @@ pub struct Event {
     pub at: u32,
     /// The chain concerned.
     pub chain: Option<u32>,
-    /// What, in words.
+    /// Description.
     pub text: String,
 }
 
@@ -325,7 +325,8 @@ impl From<&AdminAnswer> for Answer {
     }
 }
 
-/// At most `most`, those that are not `well` first, else in order; and how many were left out.
+/// Returns at most `most` items and the number left out; items that are not `well` come first if
+/// some do not fit.
 fn shown<T>(mut all: Vec<T>, most: usize, well: impl Fn(&T) -> bool) -> (Vec<T>, usize) {
     let left_out = all.len().saturating_sub(most);
     if left_out > 0 {

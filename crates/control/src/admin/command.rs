@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! Requests of operators.
 
 use millpond_cluster::manager::AdminCommand;
 use millpond_types::SlotId;
@@ -38,7 +38,7 @@ pub enum Command {
         /// Empty it.
         on: bool,
     },
-    /// Give a disk up: what it held is made anew from the other replicas.
+    /// Give a disk up: its replicas are rebuilt from the others.
     LoseDisk {
         /// Its identity.
         disk: String,
@@ -64,14 +64,14 @@ pub enum Command {
         /// The chain that it goes to.
         chain: u32,
     },
-    /// How the cluster is.
+    /// State of the cluster.
     Status {},
     /// A page of chains.
     Chains {
-        /// Those behind this one; 0 for the first page.
+        /// Chains after this one; 0 for the first page.
         #[serde(default)]
         after: u32,
-        /// Only those with a member that does not serve, or that moves.
+        /// Only chains with a member that does not serve or that moves.
         #[serde(default)]
         unhealthy: bool,
     },
@@ -79,9 +79,9 @@ pub enum Command {
     Slots {},
     /// The settings that were changed.
     Config {},
-    /// A page of the log, oldest first.
+    /// A page of the event log, oldest first.
     Events {
-        /// Those from this number on.
+        /// Events from this number on.
         #[serde(default)]
         from: u64,
     },

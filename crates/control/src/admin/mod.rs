@@ -1,12 +1,12 @@
-//! What operators ask and are told, as JSON: the body of `Verb::Admin` in both directions.
+//! Requests of operators and the answers, as JSON: the body of `Verb::Admin` in both directions.
 //!
 //! [`Command`] and [`Answer`] are the documents; their field names are a public interface, and
 //! `docs/admin.md` describes them. The server turns a request into the manager's own
 //! [`AdminCommand`] ([`decode_command`]) and the manager's answer into bytes ([`encode_answer`]);
 //! the command line does the opposite with [`encode_command`] and [`decode_answer`].
 //!
-//! Requests with unknown fields are refused, so that a slip of the pen is noticed. Answers may have
-//! fields that the reader does not know: it may be older than the manager.
+//! Requests with unknown fields are refused, so that a typo is noticed. Answers may have fields
+//! unknown to the reader, which may be older than the manager.
 
 mod answer;
 mod command;
@@ -22,7 +22,7 @@ pub use command::Command;
 use millpond_cluster::manager::{AdminAnswer, AdminCommand};
 use millpond_types::ids::UuidError;
 
-/// A request or an answer that cannot be understood.
+/// A malformed request or answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// Not JSON, or a field is missing, unknown or of another type.
@@ -30,7 +30,7 @@ pub enum AdminError {
     Json {
         /// `request` or `answer`.
         what: &'static str,
-        /// What is wrong, and where.
+        /// The error and its position.
         #[source]
         source: serde_json::Error,
     },
@@ -39,36 +39,36 @@ pub enum AdminError {
     Identity {
         /// The field.
         field: &'static str,
-        /// What is wrong.
+        /// The error.
         #[source]
         source: UuidError,
     },
 }
 
-/// Reads the request of an operator.
+/// Decodes the request of an operator.
 ///
 /// # Errors
-/// [`AdminError`] naming the field and what it should be.
+/// [`AdminError`] naming the field and the expected value.
 pub fn decode_command(json: &[u8]) -> Result<AdminCommand, AdminError> {
     let command: Command = serde_json::from_slice(json)
         .map_err(|source| AdminError::Json { what: "request", source })?;
     AdminCommand::try_from(command)
 }
 
-/// Writes the request of an operator.
+/// Encodes the request of an operator.
 #[must_use]
 pub fn encode_command(command: &Command) -> Vec<u8> {
     to_json(command)
 }
 
-/// Writes the manager's answer. Of more nodes or disks than fit one reply the healthy ones are left
-/// out, and counted.
+/// Encodes the manager's answer. If not all nodes or disks fit into one reply, healthy ones are
+/// left out and counted.
 #[must_use]
 pub fn encode_answer(answer: &AdminAnswer) -> Vec<u8> {
     to_json(&Answer::from(answer))
 }
 
-/// Reads the manager's answer.
+/// Decodes the manager's answer.
 ///
 /// # Errors
 /// [`AdminError::Json`].

@@ -18,15 +18,15 @@ use super::dial::{Peer, status_of, whole};
 
 type Reply = Result<(Status, Vec<u8>), WhyBroken>;
 
-/// Why a connection ended, for everybody who waits on it.
+/// Reason for the end of a connection, for every caller that waits on it.
 #[derive(Clone, Debug)]
 struct WhyBroken(String);
 
-/// A connection that has said hello. Dropping the last count of it closes it.
+/// A connection after hello. Dropping its last reference closes it.
 pub(super) struct Connection {
     shared: Rc<Shared>,
     writer: tokio::sync::Mutex<WriteHalf>,
-    /// Requests that the peer takes at once.
+    /// One permit for each request that the peer accepts in flight.
     room: Semaphore,
     next: Cell<u64>,
     proofs: RefCell<Rng>,
@@ -39,7 +39,7 @@ struct Waiting {
     sender: oneshot::Sender<Reply>,
 }
 
-/// What the receiving task shares with the callers.
+/// State that the receiving task shares with the callers.
 struct Shared {
     address: String,
     waiting: RefCell<HashMap<u64, Waiting>>,
@@ -47,7 +47,7 @@ struct Shared {
 }
 
 impl Connection {
-    /// Starts to receive.
+    /// Starts the receiving task.
     pub(super) fn start(address: String, peer: Peer) -> Rc<Self> {
         let Peer { reader, writer, hello, rest, proofs } = peer;
         let shared =
@@ -116,7 +116,7 @@ impl Drop for Connection {
     }
 }
 
-/// Forgets a request that nobody waits for any more.
+/// Forgets a request once its caller no longer waits.
 struct Forget<'a> {
     shared: &'a Shared,
     id: u64,
@@ -162,12 +162,12 @@ async fn receive(shared: Rc<Shared>, mut reader: ReadHalf, mut bytes: Vec<u8>) {
     }
 }
 
-/// Hands over the reply at the start of `bytes`; false when it is not whole yet.
+/// Delivers the reply at the start of `bytes`; false if it is still incomplete.
 fn deliver(shared: &Shared, bytes: &mut Vec<u8>) -> Result<bool, millpond_types::wire::WireError> {
     let Some((header, meta)) = whole(bytes, META_BYTES_MAX)? else { return Ok(false) };
     bytes.drain(..HEADER_BYTES + meta.len());
     let status = status_of(&header)?;
-    // Nobody waits for what came too late.
+    // A late reply no longer has a caller.
     if let Some(waiting) = shared.waiting.borrow_mut().remove(&header.request_id) {
         let answers = header.check_answers(waiting.asked);
         let reply = answers.map(|()| (status, meta));

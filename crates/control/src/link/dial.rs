@@ -1,4 +1,4 @@
-//! From an address to a connection that has said hello.
+//! From an address to a connection after hello.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,35 +17,35 @@ use parking_lot::Mutex;
 
 use super::LinkError;
 
-/// Longest wait for one address while others are left to try: a host that is gone must not eat up the
-/// time of the ones that live.
+/// Longest wait for one address while others remain: a dead host must not use up the time for live
+/// ones.
 const CONNECT_MAX: Duration = Duration::from_millis(500);
 /// Meta of a hello's reply at most: names and a path.
 const HELLO_META_MAX: usize = 16 << 10;
 
-/// How this node reaches others.
+/// Opens connections from this node to others.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     hello: Vec<u8>,
-    /// Which of a name's addresses is tried first: the next one after every failure, so that none is
-    /// a favourite that can wedge.
+    /// Index of the address of each name to try first. It advances after every failure, so that a
+    /// hanging address does not stay the first.
     turn: Mutex<HashMap<String, usize>>,
 }
 
-/// A connection that has said hello.
+/// A connection after hello.
 pub(crate) struct Peer {
     pub(super) reader: ReadHalf,
     pub(super) writer: WriteHalf,
-    /// What the other side said of itself.
+    /// The other side's reply to hello.
     pub(crate) hello: HelloReply,
-    /// Received, but not consumed.
+    /// Bytes received but not consumed.
     pub(super) rest: Vec<u8>,
-    /// Numbers of requests, drawn at random.
+    /// Generator of the random proofs of requests.
     pub(super) proofs: Rng,
 }
 
 impl Dialer {
-    /// With the credential `token`; empty for none.
+    /// Makes a dialer with the credential `token`; empty for none.
     pub(crate) fn new(token: Vec<u8>) -> Self {
         let version = u16::from(PROTOCOL_VERSION);
         let client = format!("millpond-node {}", env!("CARGO_PKG_VERSION"));
@@ -114,7 +114,7 @@ impl Dialer {
     }
 }
 
-/// The frame at the start of `bytes`, once it is there: its header and meta.
+/// Returns header and meta of the frame at the start of `bytes`, once it is complete.
 pub(super) fn whole(
     bytes: &[u8],
     meta_max: usize,
@@ -139,10 +139,10 @@ pub(super) fn status_of(header: &FrameHeader) -> Result<Status, WireError> {
         .and_then(Status::try_from)
 }
 
-/// The addresses that `host:port` stands for now, until `deadline` at most.
+/// Resolves `host:port` to its current addresses, until `deadline` at most.
 ///
 /// # Errors
-/// [`LinkError`] when no resolver knows the name, or none answers in time.
+/// [`LinkError`] if no resolver knows the name, or none answers in time.
 pub async fn resolve(address: &str, deadline: Tick) -> Result<Vec<SocketAddr>, LinkError> {
     if let Ok(literal) = address.parse() {
         return Ok(vec![literal]);

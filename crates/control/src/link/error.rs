@@ -1,13 +1,13 @@
-//! Why a peer did not answer.
+//! Errors of calls to peers.
 
 use std::io;
 
 use millpond_types::wire::{ErrorReply, Failure, Status, WireError};
 
-/// Why a call to another node failed.
+/// Error of a call to another node.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Nobody listens there: the host answers and the port is closed.
+    /// Nothing listens there: the host answers, but the port is closed.
     #[error("{address}: connection refused")]
     NobodyThere {
         /// The address.
@@ -18,7 +18,7 @@ pub enum LinkError {
     Broken {
         /// The address.
         address: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -30,7 +30,7 @@ pub enum LinkError {
     Protocol {
         /// The address.
         address: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         source: WireError,
     },
@@ -39,11 +39,11 @@ pub enum LinkError {
     Refused {
         /// The address.
         address: String,
-        /// What it says.
+        /// Status of the reply.
         status: Status,
-        /// When to try again, in ms.
+        /// Time until a retry, in ms.
         retry_after_ms: u32,
-        /// Why, and what to do.
+        /// Reason and remedy.
         message: String,
     },
 }
@@ -67,7 +67,7 @@ impl LinkError {
         Self::Refused { address: address.to_owned(), status, retry_after_ms, message }
     }
 
-    /// What a client is told whose request was forwarded.
+    /// Converts the error for the client of a forwarded request.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Self::Refused { status, retry_after_ms, message, .. } => {

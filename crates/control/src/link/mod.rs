@@ -1,11 +1,11 @@
 //! Calls from one node to another: a client of the ordinary protocol on `env`'s loop of a core.
 //!
-//! `dial` finds addresses, connects and says hello; `connection` sends requests and brings
-//! replies to their callers, in any order. A [`Link`] is one peer: it connects when it is first
-//! needed and again after a failure.
+//! `dial` finds addresses, connects and says hello; `connection` sends requests and delivers
+//! replies to their callers, in any order. A [`Link`] is one peer: it connects on the first call,
+//! and again after a failure.
 //!
 //! Absent on purpose: payloads (control requests have none), TLS (refused by the configuration),
-//! and repeating a request, which only its caller can judge.
+//! and retries, since only the caller knows whether a request may be repeated.
 
 mod connection;
 mod dial;
@@ -27,7 +27,7 @@ use connection::Connection;
 
 /// First pause after a failed connect; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest pause between connects: a manager that comes back is found this soon.
+/// Longest pause between connects: bounds the time to find a manager that comes back.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// One peer, by its address. Stays on its core.
@@ -35,15 +35,15 @@ pub(crate) struct Link {
     dialer: Rc<Dialer>,
     address: String,
     connection: RefCell<Option<Rc<Connection>>>,
-    /// One caller connects, the others wait for it.
+    /// Held by the caller that connects; the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// No connect before this, after a failure.
+    /// No connect before this time, after a failure.
     not_before: Cell<Tick>,
     pause: Cell<Duration>,
 }
 
 impl Link {
-    /// A peer at `host:port`; nothing is done before the first call.
+    /// Makes a link to `host:port`, which connects on the first call.
     pub(crate) fn new(dialer: Rc<Dialer>, address: String) -> Self {
         Self {
             dialer,
@@ -55,7 +55,7 @@ impl Link {
         }
     }
 
-    /// Asks the peer and waits for its answer until `deadline`. The peer is told that it has until
+    /// Sends a request and waits for the answer until `deadline`. The peer receives
     /// `server_deadline`, which is earlier for requests that wait for news.
     pub(crate) async fn call(
         &self,
@@ -68,7 +68,7 @@ impl Link {
         if let Err(error) = &outcome
             && !matches!(error, LinkError::Refused { .. })
         {
-            // A peer that is late once may be gone: the next call finds out on a new connection.
+            // A late peer may be dead: the next call tries a new connection.
             self.forget(&connection);
         }
         outcome

@@ -1,14 +1,14 @@
-//! Whether a client's blocks have the layout of a namespace.
+//! Comparison of a client's block layout with the layout of a namespace.
 
 use std::fmt::Write as _;
 
 use millpond_types::wire::{Failure, Status};
 use millpond_types::{LayoutDigest, NamespaceInfo};
 
-/// The namespace, if this client may use it: its layout is the one that it was made with.
+/// Returns the namespace if this client may use it: the layouts are equal, or one is unset.
 ///
 /// # Errors
-/// `LayoutMismatch` naming both.
+/// `LayoutMismatch` naming both layouts.
 pub(crate) fn checked_layout(
     info: &NamespaceInfo,
     wanted: &LayoutDigest,

@@ -1,11 +1,13 @@
 //! The manager role: the pure manager of `cluster` over a store, sockets and clocks.
 //!
 //! `store` is the store's thread, `shell` the loop that drives the manager on the node's control
-//! thread, `probe` asks whether a node's process lives, `namespaces` changes the table of namespaces,
-//! `layout` compares layouts, `table` is the namespaces on disks that a server had alone.
-//! [`ManagerRole`] is what the rest of the server sees: it answers requests from any core.
+//! thread, `probe` checks whether a node's process lives, `namespaces` changes the table of
+//! namespaces, `layout` compares layouts, `table` is the namespace table on the disks of a server
+//! that stood alone. [`ManagerRole`] is the interface to the rest of the server: it answers
+//! requests from any core.
 //!
-//! Invariant: every answer about membership comes from the one primary; whoever is not says so.
+//! Invariant: every answer about membership comes from the one primary; any other manager answers
+//! that it is not primary.
 
 mod layout;
 mod namespaces;
@@ -42,22 +44,22 @@ use shell::{Input, Shell};
 use store::{StoreOwner, StoreThread};
 pub use table::{NamespaceTable, TABLE_CHUNK};
 
-/// Requests that wait for the loop; it takes microseconds for each.
+/// Maximum requests that wait for the loop; each takes microseconds.
 const INBOX_MAX: usize = 4096;
 
-/// What a manager is started with.
+/// Settings of a manager at its start.
 pub struct ManagerSetup {
     /// The node it runs in.
     pub me: NodeId,
-    /// Where it is reached.
+    /// Addresses at which it is reached.
     pub addresses: Vec<String>,
-    /// The identity of a cluster that it founds; left out: a random one.
+    /// Identity of the cluster if it founds one; left out: a random one.
     pub new_cluster: Option<Uuid128>,
-    /// Where it keeps its records.
+    /// The store of its records.
     pub store: StoreChoice,
-    /// Make the first chains by itself.
+    /// Chains that it makes by itself at first, if any.
     pub form: Option<Form>,
-    /// Credential towards nodes.
+    /// Credential shown to nodes.
     pub token: Vec<u8>,
 }
 
@@ -72,7 +74,7 @@ pub struct ManagerRole {
     names_known: Arc<AtomicBool>,
 }
 
-/// Why the manager role cannot start.
+/// Error at the start of the manager role.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// Its store.
@@ -98,7 +100,7 @@ fn late() -> Failure {
     Failure::new(Status::DeadlineExceeded, text.to_owned())
 }
 
-/// Wakes a thread that waits for a future.
+/// Unparks a thread that waits for a future.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -108,7 +110,7 @@ impl Wake for Unpark {
 }
 
 impl ManagerRole {
-    /// Opens the store in `folder` (or where the setup says) and starts the loop on `control`.
+    /// Opens the store in `folder` (or as the setup says) and starts the loop on `control`.
     ///
     /// # Errors
     /// [`ManagerError`] when the store cannot be opened.
@@ -158,22 +160,22 @@ impl ManagerRole {
         *self.founded.borrow()
     }
 
-    /// What this manager is.
+    /// Role of this manager.
     pub(crate) fn role(&self) -> Role {
         *self.role.borrow()
     }
 
-    /// Whether this manager decides.
+    /// Whether this manager is primary.
     pub(crate) fn is_primary(&self) -> bool {
         self.role() == Role::Primary
     }
 
-    /// What this manager is, now and after every change.
+    /// Role of this manager, now and after every change.
     pub(crate) fn role_changes(&self) -> watch::Receiver<Role> {
         self.role.clone()
     }
 
-    /// Hands the loop something and waits for its answer until `deadline`.
+    /// Sends an input to the loop and waits for its answer until `deadline`.
     async fn ask<T>(
         &self,
         make: impl FnOnce(oneshot::Sender<T>) -> Input,
@@ -188,7 +190,7 @@ impl ManagerRole {
         answer.map_err(|_| busy())
     }
 
-    /// A node says who it is.
+    /// Handles the registration of a node.
     pub(crate) async fn register(
         &self,
         register: Register,
@@ -197,7 +199,7 @@ impl ManagerRole {
         self.ask(|answer| Input::Register(Box::new(register), answer), deadline).await
     }
 
-    /// A node says how it is.
+    /// Handles the heartbeat of a node.
     pub(crate) async fn heartbeat(
         &self,
         heartbeat: Heartbeat,
@@ -206,7 +208,7 @@ impl ManagerRole {
         self.ask(|answer| Input::Heartbeat(Box::new(heartbeat), answer), deadline).await
     }
 
-    /// An operator asks.
+    /// Handles the command of an operator.
     pub(crate) async fn admin(
         &self,
         command: AdminCommand,
@@ -215,8 +217,8 @@ impl ManagerRole {
         self.ask(|answer| Input::Admin(command, answer), deadline).await
     }
 
-    /// Waits for routing newer than `have`; `None` when this manager is not primary (any more), or
-    /// the time was up.
+    /// Waits for routing newer than `have`; `None` if this manager is not primary (any more) or the
+    /// deadline passes.
     pub(crate) async fn routing(
         &self,
         (cluster, have): (Uuid128, RoutingVersion),
@@ -228,9 +230,9 @@ impl ManagerRole {
         self.ask(|answer| Input::Routing(cluster, have, answer), deadline).await.ok().flatten()
     }
 
-    /// Somebody got no answer from this node.
+    /// Notes a suspicion: this node did not answer somebody.
     pub(crate) fn suspect(&self, node: NodeId) {
-        // Lost when the loop has too much to do: the manager also probes by itself.
+        // Dropped if the loop is overloaded: the manager also probes by itself.
         let _ = self.inbox.try_send(Input::Event(Event::Suspect { node }));
     }
 
@@ -239,17 +241,18 @@ impl ManagerRole {
         self.names.clone()
     }
 
-    /// Whether the namespaces were read from the store: before that there seem to be none.
+    /// Whether the namespaces have been read from the store; the table is empty until then.
     pub(crate) fn knows_namespaces(&self) -> bool {
         self.names_known.load(Ordering::Acquire)
     }
 
-    /// The store; use it in what runs [on its thread](Self::on_store).
+    /// The store, for work [on its thread](Self::on_store).
     pub(crate) fn store(&self) -> &Store {
         self.store.store()
     }
 
-    /// Runs `work` with the store until `deadline`, where it is: no other thread is woken for it.
+    /// Runs `work` with the store on the caller's thread until `deadline`; no other thread is woken
+    /// for it.
     pub(crate) async fn here<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -259,7 +262,7 @@ impl ManagerRole {
         timeout(left, self.entered(pin!(work))).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// The same in a task of tokio.
+    /// Same as `here`, in a task of tokio.
     pub(crate) async fn here_in_tokio<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -269,8 +272,8 @@ impl ManagerRole {
         tokio::time::timeout(left, self.entered(pin!(work))).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Work that knows the store's runtime wherever it is polled: timers of the store, and what it spawns, are tokio's. They run
-    /// on the store's thread, and wake whoever waits.
+    /// Enters the store's runtime at every poll of `work`: timers of the store, and tasks that it
+    /// spawns, belong to tokio. They run on the store's thread and wake the waiting task.
     fn entered<F: Future>(&self, mut work: Pin<&mut F>) -> impl Future<Output = F::Output> {
         let handle = self.store.handle();
         poll_fn(move |context| {
@@ -279,7 +282,7 @@ impl ManagerRole {
         })
     }
 
-    /// The same on a thread that may block.
+    /// Same as `here`, on a thread that may block.
     pub(crate) fn here_blocking<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
@@ -301,7 +304,7 @@ impl ManagerRole {
         }
     }
 
-    /// Runs `work` on the store's thread for as long as there is one.
+    /// Runs `work` on the store's thread until that ends.
     pub(crate) fn spawn_on_store(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.store.handle().spawn(work));
     }
@@ -313,7 +316,7 @@ impl ManagerRole {
         deadline: Tick,
     ) -> Result<T, Failure> {
         let left = deadline.since(RealClock::tick());
-        // Its timer is one of tokio's, which can be made on that thread only.
+        // The timer is one of tokio's, which can be made on that thread only.
         let bounded = async move { tokio::time::timeout(left, work).await };
         let task = self.store.handle().spawn(bounded);
         match task.await {
@@ -343,10 +346,10 @@ impl ManagerRole {
         self.on_store(async move { namespaces::set(&store, &set).await }, deadline).await
     }
 
-    /// Takes over the namespaces of a server of an earlier version, with their numbers.
+    /// Takes over the namespaces of a server of an earlier version, with their ids.
     ///
     /// # Errors
-    /// [`Failure`] of the store; some of them may be taken over then.
+    /// [`Failure`] of the store; some namespaces may have been taken over by then.
     pub async fn adopt_namespaces(
         &self,
         table: NamespaceTable,
@@ -362,7 +365,7 @@ impl ManagerRole {
         self.on_store(async move { namespaces::drop(&store, &name).await }, deadline).await
     }
 
-    /// Gives the lease back, so that a standby need not wait for its end, and closes the store.
+    /// Returns the lease, so that a standby need not wait for its expiry, and closes the store.
     pub(crate) async fn stop(&self) {
         let (sender, receiver) = oneshot::channel();
         if self.inbox.send(Input::Stop(sender)).await.is_ok() {

@@ -23,13 +23,13 @@ use super::layout::checked_layout;
 use super::store::StoreThread;
 use super::table::NamespaceTable;
 
-/// Pause before a store that does not answer is asked again.
+/// Pause before a failing store is asked again.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why a change was not made.
+/// Reason why a change was not made.
 #[derive(Debug)]
 enum Failed {
-    /// Somebody must be told.
+    /// To be returned to the caller.
     Refused(Failure),
     /// The store's own error.
     Store(StoreError),
@@ -100,7 +100,7 @@ pub(super) async fn open(store: &Store, open: &NamespaceOpen) -> Result<Namespac
         let done = store.transact(|txn| async move { create(&txn, open).await }).await;
         match done {
             Ok(info) => return Ok(info),
-            // It exists now, or it does not: asking again tells.
+            // The outcome is unknown: another try finds the namespace or creates it.
             Err(Failed::Store(StoreError::Unknown(_))) => tokio::time::sleep(RETRY).await,
             Err(failed) => return Err(failed.into_failure()),
         }
@@ -173,7 +173,7 @@ pub(super) async fn set(store: &Store, set: &NamespaceSet) -> Result<NamespaceIn
     loop {
         match store.transact(|txn| async move { change(&txn, set).await }).await {
             Ok(info) => return Ok(info),
-            // To set the same again changes nothing.
+            // Setting the same options again changes nothing.
             Err(Failed::Store(StoreError::Unknown(_))) => tokio::time::sleep(RETRY).await,
             Err(failed) => return Err(failed.into_failure()),
         }
@@ -194,10 +194,11 @@ async fn change(txn: &Transaction, set: &NamespaceSet) -> Result<NamespaceInfo, 
     Ok(info)
 }
 
-/// Namespaces that one transaction takes over.
+/// Namespaces taken over per transaction.
 const ADOPTED_AT_ONCE: usize = 128;
 
-/// Takes over namespaces with their numbers, which no other will get. Those that are there already stay.
+/// Takes over namespaces with their ids, which no other namespace will get. Existing names are
+/// kept.
 pub(super) async fn adopt(store: &Store, table: &NamespaceTable) -> Result<(), Failure> {
     for some in table.namespaces.chunks(ADOPTED_AT_ONCE) {
         loop {
@@ -226,7 +227,7 @@ async fn add(txn: &Transaction, namespaces: &[NamespaceInfo], next: u32) -> Resu
     Ok(())
 }
 
-/// Drops a namespace. Its blocks go as the nodes hear of it.
+/// Drops a namespace. Nodes remove its blocks once they learn of it.
 pub(super) async fn drop(store: &Store, name: &str) -> Result<(), Failure> {
     let mut unknown = false;
     loop {
@@ -258,10 +259,11 @@ async fn remove(txn: &Transaction, name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table, kept up to date.
+/// The namespace table, kept up to date.
 type Table = watch::Receiver<Arc<NamespaceTableReply>>;
 
-/// Keeps the table up to date, from every change by any manager; and whether it has been read.
+/// Follows the table through every change by any manager. The flag is set once the table has been
+/// read.
 pub(super) fn follow(thread: &StoreThread) -> (Table, Arc<AtomicBool>) {
     let (sender, receiver) = watch::channel(Arc::<NamespaceTableReply>::default());
     let (this, known) = (thread.clone(), Arc::new(AtomicBool::new(false)));
@@ -304,7 +306,7 @@ pub(super) fn follow(thread: &StoreThread) -> (Table, Arc<AtomicBool>) {
                     });
                     is_known.store(true, Ordering::Release);
                 }
-                // The table known so far stays in force.
+                // The last known table stays in force.
                 Err(failed) => this.failed(&failed.into_failure()),
             }
         }

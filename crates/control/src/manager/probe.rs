@@ -1,4 +1,4 @@
-//! Whether a node's process lives: every address is asked at once.
+//! Probes of a node's process: all its addresses are asked at once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use millpond_types::cluster::Incarnation;
 
 use crate::link::{Dialer, LinkError, resolve};
 
-/// How long an address has to answer. A process that lives answers within microseconds; one whose
-/// host is gone never does, and its lease then decides.
+/// Time limit for the answer of an address. A live process answers within microseconds; a dead host
+/// never answers, and then the lease decides.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
-/// What one address says.
+/// Finding at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Process(Incarnation),
@@ -40,7 +40,7 @@ pub(super) async fn probe(
     conclude(&found, incarnation)
 }
 
-/// Asks all that one name stands for: a name that is not found in time takes none from others.
+/// Asks all addresses of one name. A name that does not resolve in time takes no time from others.
 async fn ask(dialer: Rc<Dialer>, address: String, deadline: Tick) -> Vec<Found> {
     let Ok(all) = resolve(&address, deadline).await else { return vec![Found::Nothing] };
     let greet = |at| {
@@ -62,7 +62,8 @@ async fn ask(dialer: Rc<Dialer>, address: String, deadline: Tick) -> Vec<Found> 
     found
 }
 
-/// One address with the process is enough for life; for its end all must agree.
+/// Draws the conclusion: one address with the process proves that it lives; its end needs all
+/// addresses.
 fn conclude(found: &[Found], incarnation: Incarnation) -> ProbeOutcome {
     if found.contains(&Found::Process(incarnation)) {
         return ProbeOutcome::Alive(incarnation);

@@ -19,30 +19,30 @@ use super::probe::probe;
 use super::store::StoreThread;
 use crate::link::Dialer;
 
-/// Callers that wait for an answer at most; most of them wait for routing.
+/// Maximum callers that wait for an answer; most of them wait for routing.
 const CALLERS_MAX: usize = 32_768;
-/// How often callers that gave up are forgotten.
+/// Interval of the sweep that forgets callers which gave up.
 const SWEEP: Duration = Duration::from_millis(250);
-/// How long a clean stop waits for the store to take the lease back.
+/// Time limit for the store to take the lease back at a clean stop.
 const RESIGN_MAX: Duration = Duration::from_millis(1600);
 
-/// What reaches the loop.
+/// Input of the loop.
 pub(super) enum Input {
-    /// For the manager as it is.
+    /// An event for the manager, passed on unchanged.
     Event(Event),
-    /// A node says who it is.
+    /// Registration of a node.
     Register(Box<Register>, oneshot::Sender<RegisterAnswer>),
-    /// A node says how it is.
+    /// Heartbeat of a node.
     Heartbeat(Box<Heartbeat>, oneshot::Sender<HeartbeatAnswer>),
-    /// An operator asks.
+    /// Command of an operator.
     Admin(AdminCommand, oneshot::Sender<AdminAnswer>),
-    /// Somebody waits for newer routing; `None` from a manager that is not primary.
+    /// Request for newer routing; `None` from a manager that is not primary.
     Routing(Uuid128, RoutingVersion, oneshot::Sender<Option<RoutingUpdate>>),
-    /// The process stops; answered when the lease is given back.
+    /// Stop of the process; answered once the lease is returned.
     Stop(oneshot::Sender<()>),
 }
 
-/// Who waits for what.
+/// A waiting caller, by the type of its answer.
 enum Caller {
     Register(oneshot::Sender<RegisterAnswer>),
     Heartbeat(oneshot::Sender<HeartbeatAnswer>),
@@ -60,7 +60,7 @@ impl Caller {
         }
     }
 
-    /// Tells a caller that this manager decides nothing any more.
+    /// Answers that this manager is not primary any more.
     fn turn_away(self) {
         match self {
             Self::Register(sender) => drop(sender.send(RegisterAnswer::NotPrimary(Vec::new()))),
@@ -71,11 +71,11 @@ impl Caller {
     }
 }
 
-/// The manager and those who wait for its answers.
+/// The manager and the callers that wait for its answers.
 pub(super) struct Shell {
     manager: Manager,
     inbox: mpsc::Receiver<Input>,
-    /// For those who answer the manager: the store, probes.
+    /// For answers to the manager, from the store and from probes.
     sender: mpsc::Sender<Input>,
     store: StoreThread,
     dialer: Rc<Dialer>,
@@ -131,7 +131,7 @@ impl Shell {
                 wake = wake.min(until);
             }
             let left = wake.since(RealClock::tick());
-            // The manager's own clock is at most a moment late: never a wait of no length.
+            // Never a wait of zero length; the manager's timer may be that much late.
             let left = left.max(Duration::from_millis(1));
             match timeout(left, self.inbox.recv()).await {
                 Ok(Some(input)) => self.take(input),
@@ -184,7 +184,7 @@ impl Shell {
         }
     }
 
-    /// A number for a caller; dropped unanswered when there are too many, which callers hear as busy.
+    /// Numbers a caller. If there are too many, drops it unanswered, which it sees as busy.
     fn seat(&mut self, caller: Caller) -> Option<Session> {
         if self.callers.len() >= CALLERS_MAX {
             return None;
@@ -239,7 +239,7 @@ impl Shell {
                 if let Some(Caller::Routing(sender)) = self.callers.remove(&to) {
                     let _ = sender.send(Some(update));
                 }
-                // One update per request: the caller asks again with the version it has then.
+                // One update per request: the caller asks again with its new version.
                 self.step(Event::Closed { from: to });
             }
             Effect::Probe { node, incarnation, addresses } => {
@@ -253,7 +253,7 @@ impl Shell {
                 spawn(work).detach();
             }
             Effect::Became(role) => self.became(role),
-            // One line per chain would bury the line about the node that went.
+            // One line per chain would bury the line about the lost node.
             Effect::Happened(event) if event.chain.is_some() => tracing::debug!("{}", event.text),
             Effect::Happened(event) => tracing::info!("{}", event.text),
         }

@@ -1,5 +1,6 @@
-//! The transactional store of a manager: a thread of its own, since reads of the embedded engine block
-//! and etcd's client needs tokio. Nothing of it runs on a core that serves clients.
+//! The transactional store of a manager, with a thread of its own: reads of the embedded engine
+//! block, and etcd's client needs tokio. Its timers and spawned tasks run there; only
+//! `ManagerRole::here` and its variants poll work on the caller's thread.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +23,14 @@ use tokio::sync::{oneshot, watch};
 
 /// Deadline of one request: three tries fit in the manager's lease of 5 s.
 const REQUEST_MAX: Duration = Duration::from_millis(1500);
-/// How often a store is asked for the cluster's identity until it has one.
+/// Interval of reads of the cluster's identity until the store has one.
 const FOUNDED_LOOK: Duration = Duration::from_millis(100);
 
-/// How long the end waits for what cannot be ended, such as a name that the resolver is silent about.
+/// Time limit at the end for work that cannot be cancelled, such as a name lookup without an
+/// answer.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The store and the thread that works for it. Clones share it.
+/// The store and its thread. Clones share both.
 #[derive(Clone)]
 pub(super) struct StoreThread {
     handle: Handle,
@@ -74,8 +76,8 @@ pub(super) fn start(
         let opened = runtime.block_on(async { open(choice, folder) });
         let _ = sender.send(opened.map(|store| (runtime.handle().clone(), store)));
         let _ = runtime.block_on(stopped);
-        // What is under way is dropped: its outcome is unknown to whoever asked.
-        // A name that is still looked up (etcd) must not hold up the end.
+        // Running work is dropped: its callers do not learn the outcome. A pending name lookup
+        // (etcd) must not delay the end.
         runtime.shutdown_timeout(END_PATIENCE);
     })
     .map_err(failed)?;
@@ -115,7 +117,7 @@ fn open(choice: StoreChoice, folder: PathBuf) -> Result<Store, StoreError> {
 #[cfg(feature = "etcd")]
 type Credentials = (Option<millpond_store::EtcdTls>, Option<(String, String)>);
 
-/// Reads in what etcd's members are shown.
+/// Reads the credentials for etcd's members from their files.
 #[cfg(feature = "etcd")]
 fn credentials(access: &StoreAccess) -> Result<Credentials, StoreError> {
     let read = |field, path: &str| {
@@ -136,7 +138,7 @@ fn credentials(access: &StoreAccess) -> Result<Credentials, StoreError> {
     Ok((tls, user.transpose()?))
 }
 
-/// Why a request was not carried out.
+/// Reason why a request was not carried out.
 #[derive(Debug)]
 enum Failed {
     /// A check did not hold.
@@ -161,17 +163,18 @@ impl TransactError for Failed {
 }
 
 impl StoreThread {
-    /// The store; use it in what runs on [`StoreThread::handle`].
+    /// The store, for work on [`StoreThread::handle`].
     pub(super) fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Runs things on the store's thread.
+    /// Runs work on the store's thread.
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Carries out a request of the manager. `answered` is told the outcome, in the end `Failed`.
+    /// Carries out a request of the manager and calls `answered` with the outcome; the last resort
+    /// is `Failed`.
     pub(super) fn carry_out<F>(&self, request: StoreRequest, answered: F)
     where
         F: FnOnce(StoreReply) -> BoxFuture<'static, ()> + Send + 'static,
@@ -197,7 +200,7 @@ impl StoreThread {
         });
     }
 
-    /// One line when the store starts to fail, one when it works again.
+    /// Logs one line when the store starts to fail; `worked` logs one when it recovers.
     pub(super) fn failed(&self, error: &dyn std::fmt::Display) {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::error!("the store of the cluster: {error}");
@@ -210,7 +213,7 @@ impl StoreThread {
         }
     }
 
-    /// Tells the cluster's identity once a primary has founded it.
+    /// Watches for the cluster's identity until a primary has founded the cluster.
     pub(super) fn watch_founding(&self) -> watch::Receiver<Option<Uuid128>> {
         let (sender, receiver) = watch::channel(None);
         let this = self.clone();
@@ -244,7 +247,7 @@ impl StoreThread {
     }
 }
 
-/// One request as a serializable transaction, again after conflicts with others.
+/// Runs one request as a serializable transaction, again after conflicts with others.
 async fn execute(store: &Store, request: StoreRequest) -> Result<StoreReply, StoreError> {
     match request {
         StoreRequest::Get { keys } => {
@@ -279,7 +282,7 @@ async fn execute(store: &Store, request: StoreRequest) -> Result<StoreReply, Sto
     }
 }
 
-/// One page of a prefix. It may be shorter than asked for, but is only empty at the end.
+/// Reads one page of a prefix. It may be shorter than requested, but is empty only at the end.
 async fn scan(
     store: &Store,
     prefix: &[u8],

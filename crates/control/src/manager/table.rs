@@ -29,7 +29,7 @@ pub struct NamespaceTable {
     pub next_id: u32,
     /// The namespaces.
     pub namespaces: Vec<NamespaceInfo>,
-    /// Dropped ones whose blocks may still be there; a restart goes on removing them.
+    /// Dropped namespaces with blocks that may remain; a restart continues to remove them.
     pub dropping: Vec<GroupId>,
 }
 
@@ -64,7 +64,7 @@ impl NamespaceTable {
     /// Decodes a table.
     ///
     /// # Errors
-    /// [`WireError`] naming what is wrong.
+    /// [`WireError`] naming the fault.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let split = bytes.len().checked_sub(4).ok_or(WireError::Truncated)?;
         let (body, crc) = bytes.split_at(split);

@@ -1,5 +1,5 @@
-//! What keeps a node in its cluster: registration, heartbeats, long polls. All of it runs on the
-//! control thread, so that nothing a client asks for makes a heartbeat late.
+//! The agent that keeps a node in its cluster: registration, heartbeats, long polls. All of it runs
+//! on the control thread, so that requests of clients never delay a heartbeat.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,42 +25,42 @@ use crate::manager::ManagerRole;
 
 /// Time between two heartbeats (DESIGN section 5).
 const BEAT: Duration = Duration::from_millis(500);
-/// Heartbeats that something changed leave at least so far apart.
+/// Shortest interval between heartbeats that changes trigger.
 const BEAT_PAUSE: Duration = Duration::from_millis(10);
-/// A heartbeat that was not answered for so long is lost: one more fits in the lease.
+/// Time after which an unanswered heartbeat is lost: one more fits into the lease.
 const BEAT_MAX: Duration = Duration::from_millis(900);
-/// Longest wait for a registration: it takes a transaction of the store.
+/// Longest wait for a registration, which takes a transaction of the store.
 const REGISTER_MAX: Duration = Duration::from_secs(4);
-/// How long a manager may hold a request for news.
+/// Time for which a manager may hold a request for news.
 const POLL: Duration = Duration::from_secs(20);
-/// How much longer than that its answer may take.
+/// Additional time for the answer to such a request.
 const POLL_GRACE: Duration = Duration::from_secs(2);
-/// Pause after a poll that failed.
+/// Pause after a failed poll.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
-/// How long a clean stop waits for others to take over.
+/// Time limit for others to take over at a clean stop.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
-/// How often the log says what is waited for.
+/// Interval of log lines about a wait.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
-/// What an agent is started with.
+/// Settings of an agent at its start.
 pub struct AgentSetup {
     /// This process.
     pub identity: Identity,
-    /// Its manager role, if it has it.
+    /// Its manager role, if any.
     pub manager: Option<Arc<ManagerRole>>,
     /// Addresses of managers, or of any nodes of the cluster.
     pub addresses: Vec<String>,
-    /// The credential that managers are shown.
+    /// The credential shown to managers.
     pub token: Vec<u8>,
-    /// The version and the commit of this program, which managers are told.
+    /// Version and commit of this program, reported to managers.
     pub build: &'static str,
     /// The disks of this process.
     pub disks: Vec<DiskOffer>,
-    /// Takes the cluster's namespaces after every change, before [`Member`] has them.
+    /// Receives the cluster's namespaces after every change, before [`Member`] has them.
     pub on_namespaces: OnNamespaces,
 }
 
-/// Takes a table of namespaces. The control thread calls it; it must not block.
+/// Receives a table of namespaces. It runs on the control thread and must not block.
 pub type OnNamespaces = Box<dyn Fn(&NamespaceTableReply) + Send>;
 
 /// The agent. It stays on the control thread.
@@ -75,21 +75,21 @@ pub struct Agent {
     config: RefCell<ConfigRecord>,
     /// A lease that waits for its routing.
     pending: RefCell<Option<(Tick, Grant)>>,
-    /// A heartbeat is to leave at once.
+    /// Notified when a heartbeat should leave at once.
     hurry: Arc<Notify>,
     stopping: Cell<bool>,
-    /// A heartbeat that said `stopping` was answered.
+    /// True once a heartbeat with `stopping` was answered.
     said_stopping: watch::Sender<bool>,
     said: Cell<Tick>,
-    /// Refusals of all kinds in a row before this process was ever let in.
+    /// Refusals in a row, of any kind, before this process was first admitted.
     refusals: Cell<usize>,
 }
 
-/// What to do after an answer.
+/// Next action after an answer.
 enum Next {
-    /// Wait for the next heartbeat's time.
+    /// Wait until the next heartbeat is due.
     Wait,
-    /// Go on at once.
+    /// Continue at once.
     Again,
     /// Register first.
     Register,
@@ -97,7 +97,7 @@ enum Next {
     End,
 }
 
-/// A member, and its agent as it will be made on the control thread.
+/// A member and its agent, which is made later on the control thread.
 pub struct Prepared {
     setup: AgentSetup,
     member: Arc<Member>,
@@ -105,14 +105,14 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A member that has not said anything yet.
+    /// Makes a member that has contacted no manager yet.
     #[must_use]
     pub fn new(setup: AgentSetup) -> Self {
         let (member, orders) = Member::new(setup.identity.clone(), setup.manager.clone());
         Self { setup, member, orders }
     }
 
-    /// What the server's cores share.
+    /// The member, which the server's cores share.
     #[must_use]
     pub fn member(&self) -> Arc<Member> {
         Arc::clone(&self.member)
@@ -167,7 +167,7 @@ impl Agent {
         }
     }
 
-    /// Waits for the next heartbeat's time, or until something changed.
+    /// Waits until the next heartbeat is due or something changed.
     async fn until_next(&self, sent: Tick) {
         let left = sent.plus(BEAT).since(RealClock::tick());
         if timeout(left, self.hurry.notified()).await.is_ok() {
@@ -178,7 +178,7 @@ impl Agent {
         }
     }
 
-    /// What is wrong, now and then.
+    /// Logs a problem, once every `SAY_EVERY` at most.
     fn say(&self, what: &dyn std::fmt::Display) {
         let now = RealClock::tick();
         if now.since(self.said.get()) >= SAY_EVERY {
@@ -187,12 +187,12 @@ impl Agent {
         }
     }
 
-    /// The manager asked is of no use.
+    /// Handles a failed call to the manager in use.
     async fn unanswered(&self, error: &LinkError) -> Next {
         self.say(error);
         let joining = matches!(*self.member.standing.borrow(), Standing::Joining(_));
         match refusal(error).filter(|_| joining) {
-            // Everybody who was asked refuses this process for good: waiting would be in vain.
+            // Every manager asked refuses this process for good: waiting would not help.
             Some(why) if self.refusals.get() >= self.managers.count() => {
                 self.member.refuse(why);
                 return Next::End;
@@ -270,7 +270,8 @@ impl Agent {
         self.number.set(self.number.get() + 1);
         let stopping = self.stopping.get();
         let report = self.targets.as_ref().map_or_else(TargetsReport::default, |t| t.report());
-        // The manager reckons that limits which this heartbeat does not tell are not gone by any more.
+        // The manager assumes that a limit which this heartbeat does not report is out of use: drop
+        // those that still wait.
         if let Some((_, grant)) = self.pending.borrow_mut().as_mut() {
             grant.quotas.clear();
         }
@@ -335,7 +336,7 @@ impl Agent {
         self.pass_lease_on();
     }
 
-    /// Hands the targets their lease once they have had the routing that it was granted for.
+    /// Hands the lease to the targets once they have the routing that it was granted for.
     fn pass_lease_on(&self) {
         let version = self.member.routing().version;
         let ready = |(_, grant): &mut (Tick, Grant)| grant.routing <= version;
@@ -365,7 +366,7 @@ impl Agent {
                             self.say_older(told, known);
                         }
                         if self.member.routing().version == known && !afresh {
-                            // The same would come again at once.
+                            // The same update would come again at once.
                             sleep(POLL_PAUSE).await;
                         }
                     }
@@ -380,7 +381,8 @@ impl Agent {
         }
     }
 
-    /// A manager's routing is older than what this node goes by, and is not taken: replicas never go back.
+    /// Logs that a manager's routing is older than this node's. It is not taken: replicas never go
+    /// back.
     fn say_older(&self, told: RoutingVersion, known: RoutingVersion) {
         let now = RealClock::tick();
         if now.since(self.said.get()) >= SAY_EVERY {
@@ -395,7 +397,7 @@ impl Agent {
         }
     }
 
-    /// True when the update fits.
+    /// Applies an update; false if it does not fit.
     fn take_routing(&self, update: RoutingUpdate) -> bool {
         let copy = Arc::clone(&self.member.copy.borrow());
         if let RoutingUpdate::Full(routing) = &update
@@ -414,7 +416,7 @@ impl Agent {
                 }
                 self.member.copy.send_replace(Arc::new(newer));
                 self.pass_lease_on();
-                // The manager waits to hear that this node goes by it.
+                // The manager waits for the report that this node uses it.
                 self.hurry.notify_one();
                 true
             }
@@ -425,7 +427,7 @@ impl Agent {
         }
     }
 
-    /// Waits for news at the manager in use; `None` when it failed or another manager is in use now.
+    /// Waits for news from the manager in use; `None` after a failure or a change of manager.
     async fn poll(&self, verb: Verb, meta: Vec<u8>) -> Option<Vec<u8>> {
         let mut moves = self.managers.moves();
         let asked_at = RealClock::tick();
@@ -437,7 +439,7 @@ impl Agent {
         };
         match asked {
             Ok(bytes) => {
-                // A process that stops says at once that there is no news; it may be this one.
+                // A stopping process, which may be this one, answers at once that there is no news.
                 if bytes.is_empty() && RealClock::tick().since(asked_at) < POLL_PAUSE {
                     sleep(POLL_PAUSE).await;
                 }
@@ -484,7 +486,7 @@ impl Agent {
             return;
         }
         tracing::debug!(version = table.version, "namespaces");
-        // Before anybody can use one that is new: a quota is kept from its first put.
+        // Before a new namespace can be used: a quota holds from its first put.
         if let Some(targets) = &self.targets {
             targets.namespaces(&table);
         }
@@ -512,7 +514,7 @@ impl Agent {
             let text = "no primary manager answers: retry in a few seconds";
             Failure { retry_after_ms: 500, ..Failure::new(Status::Busy, text.to_owned()) }
         };
-        // A request is passed on to another process only: this one would have carried it out.
+        // Requests are forwarded to another process only: this one would have carried it out.
         if self.managers.is_here() || *self.member.standing.borrow() != Standing::Member {
             return Err(lost());
         }
@@ -520,7 +522,7 @@ impl Agent {
         asked.map_err(LinkError::into_failure)
     }
 
-    /// Says that this process stops, and waits until nobody is sent here any more.
+    /// Reports that this process stops, and waits until routing sends no client here any more.
     async fn leave(self: Rc<Self>, done: oneshot::Sender<()>) {
         self.stopping.set(true);
         if let Some(targets) = &self.targets {
@@ -530,7 +532,7 @@ impl Agent {
         if *self.member.standing.borrow() == Standing::Member {
             let until = RealClock::tick().plus(LEAVE_MAX);
             let mut said = self.said_stopping.subscribe();
-            // What it returns locks the sender.
+            // Its return value locks the sender.
             drop(timeout(LEAVE_MAX, said.wait_for(|said| *said)).await);
             let node = self.member.identity().node;
             let gone = super::wait_for(self.member.copy.subscribe(), until, |copy| {

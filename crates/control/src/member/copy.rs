@@ -1,4 +1,4 @@
-//! This node's copy of routing, and how far others are behind it.
+//! This node's copy of the routing, and the updates for copies that are behind it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -10,12 +10,12 @@ use millpond_types::cluster::{
 use millpond_types::ids::SlotId;
 use millpond_types::wire::RoutingRequest;
 
-/// Updates that are remembered; a copy that is further behind gets everything.
+/// Maximum remembered updates; a copy that is further behind receives the whole routing.
 const UPDATES_MAX: usize = 256;
-/// Items of the updates that are remembered: all slots once.
+/// Maximum items of the remembered updates: every slot once.
 const ITEMS_MAX: usize = 65_536;
 
-/// What an update changed.
+/// Items that an update changed.
 #[derive(Debug)]
 struct Changed {
     version: RoutingVersion,
@@ -30,20 +30,20 @@ impl Changed {
     }
 }
 
-/// A version of the copy. It never changes; the next one shares what it can.
+/// One version of the copy. It is immutable; the next version shares as much as possible with it.
 #[derive(Debug, Default)]
 pub(crate) struct RoutingCopy {
     /// The routing.
     pub(crate) routing: Arc<Routing>,
     log: VecDeque<Arc<Changed>>,
-    /// Copies at this version or newer can be brought up to date by the log.
+    /// Oldest version that the log can bring up to date.
     floor: RoutingVersion,
-    /// All of it as bytes; made for the first who needs it.
+    /// The whole routing as bytes, made on first use.
     whole: OnceLock<Vec<u8>>,
 }
 
 impl RoutingCopy {
-    /// The copy after `update`; `None` when it was up to date already.
+    /// Returns the copy after `update`; `None` if it was up to date already.
     ///
     /// # Errors
     /// [`UpdateError`] when the update does not fit.
@@ -80,11 +80,11 @@ impl RoutingCopy {
         Ok(Some(Self { routing: Arc::new(routing), log, floor, whole: OnceLock::new() }))
     }
 
-    /// What brings a caller's copy up to date, as bytes; `None` when it is.
+    /// Returns the update for a caller's copy as bytes; `None` if that is up to date.
     pub(crate) fn update_for(&self, caller: &RoutingRequest) -> Option<Vec<u8>> {
         let routing = &self.routing;
         let same = caller.cluster == routing.cluster;
-        // A caller that knows more than this node is not sent back.
+        // A caller that is ahead of this node is not sent back.
         if routing.version == RoutingVersion(0) || (same && caller.have >= routing.version) {
             return None;
         }
@@ -117,7 +117,7 @@ impl RoutingCopy {
         }
     }
 
-    /// The request that asks for what comes after this copy.
+    /// The request for updates after this copy.
     pub(crate) fn request(&self) -> RoutingRequest {
         let cluster: Uuid128 = self.routing.cluster;
         RoutingRequest { cluster, have: self.routing.version }

@@ -1,4 +1,4 @@
-//! Who a node of a cluster is.
+//! Identity of a node in its cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,25 +7,25 @@ use millpond_env::files;
 use millpond_types::cluster::{Incarnation, NodeId};
 use millpond_types::{Crc32c, Uuid128};
 
-/// Name of the file within a data folder that names the node.
+/// File in a data folder that names the node.
 const NODE_FILE: &str = "millpond.node";
 
-/// Who this process is in its cluster. Fixed from the start to the end of the process.
+/// Identity of this process in its cluster, fixed for the life of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The node, by what is on its disks.
+    /// The node, as its disks name it.
     pub node: NodeId,
     /// This start of its process.
     pub incarnation: Incarnation,
     /// The cluster.
     pub cluster: Uuid128,
-    /// `host:port` of every address it is reached at.
+    /// `host:port` of each of its addresses.
     pub addresses: Vec<String>,
-    /// Where this process itself reaches it, without TLS, if it does.
+    /// Address at which this process reaches itself without TLS, if any.
     pub here: Option<String>,
     /// The host's name.
     pub host: String,
-    /// Its failure domain; empty for one of its own.
+    /// Its failure domain; empty for a domain of its own.
     pub domain: String,
 }
 
@@ -37,7 +37,7 @@ pub fn host_name() -> String {
     if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
 }
 
-/// Where others reach a server that listens on `listen` and was given no addresses.
+/// Addresses of a server that listens on `listen`: the advertised ones, if there are any.
 #[must_use]
 pub fn addresses(listen: SocketAddr, advertised: &[String], host: &str) -> Vec<String> {
     if !advertised.is_empty() {
@@ -62,11 +62,11 @@ fn parse(text: &str) -> Option<NodeId> {
     (line(node) == text).then_some(node)
 }
 
-/// The node that a data folder names: the first that does. Every folder has the name, so that any disk
-/// may be replaced.
+/// Reads the node that a data folder names, from the first folder with a name. Every folder has the
+/// name, so that any disk may be replaced.
 ///
 /// # Errors
-/// The folder and what is wrong with the file in it: a node must not get another name by damage.
+/// The folder and the fault of its file: damage must not give a node another name.
 pub fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf, &'static str)> {
     for folder in folders {
         let path = folder.join(NODE_FILE);
@@ -87,10 +87,10 @@ pub fn load_node(folders: &[PathBuf]) -> Result<Option<NodeId>, (PathBuf, &'stat
     Ok(None)
 }
 
-/// Names the node in every folder that has no name yet.
+/// Writes the node's name to every folder without a name.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn save_node(folders: &[PathBuf], node: NodeId) -> std::io::Result<()> {
     let save = |folder: &Path| {
         let path = folder.join(NODE_FILE);

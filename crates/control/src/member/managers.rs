@@ -1,4 +1,4 @@
-//! Finding the primary manager and staying with it.
+//! The search for the primary manager.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use super::Member;
 use crate::link::{Dialer, Link, LinkError};
 
-/// An address that failed is not followed again for this long when a standby still names it.
+/// Time for which a failed address is not followed again, even if a standby still names it.
 const SHUN: Duration = Duration::from_millis(1500);
-/// Pause after every manager known was tried.
+/// Pause after all known managers were tried.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
 
 /// A manager that may be asked.
@@ -28,7 +28,8 @@ enum Seat {
     At(String),
 }
 
-/// The managers this node knows. One is asked; another one when it fails or is not primary.
+/// The managers that this node knows. One is in use; another replaces it when it fails or is not
+/// primary.
 pub(super) struct Managers {
     member: Arc<Member>,
     dialer: Rc<Dialer>,
@@ -37,12 +38,12 @@ pub(super) struct Managers {
     seat: RefCell<Seat>,
     links: RefCell<HashMap<String, Rc<Link>>>,
     shunned: RefCell<HashMap<String, Tick>>,
-    /// Changes with the manager asked: whoever waits at the one before asks the new one.
+    /// Changes with the manager in use: callers that wait at the previous one ask the new one.
     moves: watch::Sender<u64>,
 }
 
 impl Managers {
-    /// `seeds` are addresses of managers, or of any nodes of the cluster.
+    /// Starts with `addresses` of managers, or of any nodes of the cluster.
     pub(super) fn new(member: Arc<Member>, dialer: Rc<Dialer>, addresses: &[String]) -> Self {
         let mut seeds: Vec<Seat> = Vec::new();
         if member.manager().is_some() {
@@ -65,12 +66,12 @@ impl Managers {
         }
     }
 
-    /// Changes with the manager that is asked.
+    /// Changes with the manager in use.
     pub(super) fn moves(&self) -> watch::Receiver<u64> {
         self.moves.subscribe()
     }
 
-    /// Who is asked at the moment, for messages.
+    /// Name of the manager in use, for messages.
     pub(super) fn name(&self) -> String {
         match &*self.seat.borrow() {
             Seat::Here => "the manager in this process".to_owned(),
@@ -78,12 +79,12 @@ impl Managers {
         }
     }
 
-    /// Whether the manager that is asked is the one in this process.
+    /// Whether the manager in use is the one in this process.
     pub(super) fn is_here(&self) -> bool {
         *self.seat.borrow() == Seat::Here
     }
 
-    /// How many there are to turn to.
+    /// Number of managers to try.
     pub(super) fn count(&self) -> usize {
         self.seeds.len()
     }
@@ -94,7 +95,8 @@ impl Managers {
         Rc::clone(links.entry(address.to_owned()).or_insert_with(make))
     }
 
-    /// Asks the manager in use. A request that waits for news has a `server_deadline` before its own.
+    /// Sends a request to the manager in use. `server_deadline` is earlier for requests that wait
+    /// for news.
     pub(super) async fn ask(
         &self,
         verb: Verb,
@@ -118,7 +120,8 @@ impl Managers {
         }
     }
 
-    /// The manager in use did not answer, or is not primary and names others: turns to the next.
+    /// Turns to the next manager, since the one in use did not answer, or is not primary and names
+    /// others.
     pub(super) async fn turn(&self, failed: bool, named: &[String]) {
         let now = RealClock::tick();
         let before = self.seat.borrow().clone();
@@ -146,7 +149,7 @@ impl Managers {
         if seat == before {
             return;
         }
-        // Addresses that nobody names any more are forgotten.
+        // Links to addresses that are no longer named are dropped.
         let kept = |address: &String| {
             let known = Seat::At(address.clone());
             known == seat || self.seeds.contains(&known)

@@ -1,14 +1,13 @@
 //! The agent of every node of a cluster: it registers, keeps the node's lease, and has copies of
-//! routing, namespaces and configuration, which this node's clients and other nodes are told from.
+//! routing, namespaces and configuration for this node's clients and for other nodes.
 //!
-//! Reading order: [`Targets`] (what is driven), `copy` (routing and how far others are behind it),
-//! [`Member`] (what the server's cores share: answers to requests about the cluster), `managers`
-//! (finding the primary), `agent` (registration, heartbeats, long polls; on the control thread),
-//! `seek` (which cluster a new disk joins).
+//! Reading order: [`Targets`] (the replicas that it drives), `copy` (routing, and updates for
+//! copies behind it), [`Member`] (shared by the server's cores: answers to requests about the
+//! cluster), `managers` (finding the primary), `agent` (registration, heartbeats, long polls; on
+//! the control thread), `seek` (the cluster that a new disk joins).
 //!
 //! Invariants: a lease reaches the targets only together with the routing it was granted for; a
-//! manager that is not primary never passes a request on to another one for longer than the
-//! request's own time.
+//! manager that is not primary forwards a request only within the request's own deadline.
 
 mod agent;
 mod copy;
@@ -45,34 +44,34 @@ use crate::manager::{ManagerRole, checked_layout};
 use crate::meta::MetaRole;
 use copy::RoutingCopy;
 
-/// Requests that wait for news at most, in the whole process: one per connection.
+/// Maximum requests that wait for news in the whole process: one per connection.
 const WAITERS_MAX: usize = 16_384;
-/// Requests to be passed on to a manager at most.
+/// Maximum requests that wait to be forwarded to a manager.
 const INBOX_MAX: usize = 1024;
-/// One node is suspected at most this often: a manager probes no sooner.
+/// Shortest interval between suspicions of one node: a manager probes no sooner.
 const SUSPECT_EVERY: Duration = Duration::from_millis(100);
-/// Suspicions that are remembered.
+/// Maximum remembered suspicions.
 const SUSPECTS_MAX: usize = 1024;
-/// Taken off a request's time when it is passed on, so that one that goes in circles while managers
-/// change ends.
+/// Time taken off a request's deadline when it is forwarded, so that a request that circles while
+/// managers change comes to an end.
 const HOP_US: u64 = 20_000;
 
 /// Where a process stands in its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Not let in yet; the text says what it waits for.
+    /// Not admitted yet; the text names the event that it waits for.
     Joining(String),
-    /// Let in.
+    /// Admitted.
     Member,
-    /// Refused: it must stop. The text says why and what to do.
+    /// Refused: the process must stop. The text gives reason and remedy.
     Refused(String),
 }
 
-/// For the agent.
+/// An order for the agent.
 enum Order {
-    /// Pass a request on to the primary.
+    /// Forward a request to the primary.
     Forward(Verb, Vec<u8>, Tick, oneshot::Sender<Result<Vec<u8>, Failure>>),
-    /// The process stops: say so, and wait until others have taken over.
+    /// Report that the process stops, and wait until others have taken over.
     Leave(oneshot::Sender<()>),
 }
 
@@ -96,7 +95,7 @@ impl std::fmt::Debug for Member {
     }
 }
 
-/// Waits until `check` finds something in what `news` carries, or the time is up.
+/// Waits until `check` finds something in a value of `news`, or until `deadline`.
 async fn wait_for<T: Clone, R>(
     mut news: watch::Receiver<T>,
     deadline: Tick,
@@ -137,24 +136,25 @@ impl Member {
         (Arc::new(member), inbox)
     }
 
-    /// Who this process is.
+    /// Identity of this process.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The manager role of this process, if it has it.
+    /// The manager role of this process, if any.
     #[must_use]
     pub fn manager(&self) -> Option<&Arc<ManagerRole>> {
         self.manager.as_ref()
     }
 
-    /// Whether this process has the meta role: wherever there is a manager, and so a store.
+    /// Whether this process has the meta role, as every process with a manager, and so a store,
+    /// does.
     pub(crate) fn has_meta(&self) -> bool {
         self.meta.is_some()
     }
 
-    /// The meta role of this process, if it has it.
+    /// The meta role of this process, if any.
     pub fn meta(&self) -> Option<&MetaRole> {
         self.meta.as_ref()
     }
@@ -165,15 +165,15 @@ impl Member {
         Arc::clone(&self.copy.borrow().routing)
     }
 
-    /// Whether this process has the cluster's namespaces. A node without a manager hears nothing of a table that is
-    /// empty, and cannot tell.
+    /// Whether this process has the cluster's namespaces. A node without a manager receives nothing
+    /// while the table is empty, so it cannot tell.
     pub fn knows_namespaces(&self) -> bool {
         let have = self.names.borrow().version;
         let Some(manager) = &self.manager else { return have > 0 };
         manager.knows_namespaces() && have >= manager.namespaces().borrow().version
     }
 
-    /// What this process is in its cluster, among its numbers; each adds up over all nodes.
+    /// Counters of this process's role in its cluster; each adds up over all nodes.
     pub fn numbers(&self) -> [(String, u64); 2] {
         let role = self.manager_role();
         [
@@ -182,7 +182,7 @@ impl Member {
         ]
     }
 
-    /// What the manager in this process is, if there is one.
+    /// Role of the manager in this process, if there is one.
     pub fn manager_role(&self) -> Option<Role> {
         self.manager.as_ref().map(|manager| manager.role())
     }
@@ -192,7 +192,7 @@ impl Member {
         *self.stopping.borrow()
     }
 
-    /// Where this process stands.
+    /// Standing of this process.
     pub fn standing(&self) -> Standing {
         self.standing.borrow().clone()
     }
@@ -262,14 +262,14 @@ impl Member {
         }
     }
 
-    /// Where the managers are, as routing tells: each has the meta role.
+    /// Addresses of the managers by routing: each of them has the meta role.
     fn managers_named(&self) -> Vec<String> {
         let routing = self.routing();
         let managers = routing.nodes.values().filter(|node| node.meta);
         managers.filter_map(|node| node.addresses.first().cloned()).take(ADDRESSES_MAX).collect()
     }
 
-    /// Runs a wait that ends, with nothing, when the process stops.
+    /// Runs `wait`, which ends without a result when the process stops.
     async fn until_stop<T>(&self, wait: impl Future<Output = T>) -> Result<Option<T>, Failure> {
         let Ok(_waiter) = self.waiters.try_acquire() else {
             let text = format!("{WAITERS_MAX} requests already wait for news: retry in a moment");
@@ -292,13 +292,13 @@ impl Member {
         let mut role = manager.role_changes();
         loop {
             role.borrow_and_update();
-            // The primary's routing is newer than any copy, its own process' included.
+            // The primary's routing is newer than any copy, even that of its own process.
             let ahead = manager.routing((request.cluster, request.have), deadline).await;
             if let Some(update) = ahead {
                 return Some(update.encode());
             }
-            // A manager that becomes primary while somebody waits here tells them: all nodes may wait
-            // here, this process among them, and then no copy changes before this does.
+            // A manager that becomes primary answers the callers that wait here: all nodes may wait
+            // here, this process included, and then no copy changes before this answer.
             tokio::select! {
                 news = copied() => return news,
                 changed = role.changed() => changed.ok()?,
@@ -321,7 +321,7 @@ impl Member {
         wait_for(news, deadline, newer).await
     }
 
-    /// Tells the primary that a node did not answer.
+    /// Reports to the primary that a node did not answer.
     pub fn suspect(&self, node: NodeId) {
         let now = RealClock::tick();
         {
@@ -338,7 +338,7 @@ impl Member {
         match &self.manager {
             Some(manager) if manager.is_primary() => manager.suspect(node),
             _ => {
-                // Nobody waits for the answer, and the manager also finds out by itself.
+                // The answer is not awaited, and the manager also finds out by itself.
                 let (answer, _) = oneshot::channel();
                 let meta = SuspectRequest { node }.encode();
                 let until = now.plus(Duration::from_secs(1));
@@ -359,7 +359,7 @@ impl Member {
         }
     }
 
-    /// Passes a request on to the manager that this node's heartbeats go to.
+    /// Forwards a request to the manager that receives this node's heartbeats.
     async fn forward(&self, verb: Verb, meta: Vec<u8>, deadline: Tick) -> Result<Vec<u8>, Failure> {
         let deadline = Tick(deadline.0.saturating_sub(HOP_US));
         let (answer, answered) = oneshot::channel();
@@ -368,10 +368,10 @@ impl Member {
         answered.await.unwrap_or_else(|_| Err(full()))
     }
 
-    /// Opens a namespace, creating it if asked to. One that this node knows needs no manager.
+    /// Opens a namespace, creating it if asked to. A namespace known to this node needs no manager.
     ///
     /// # Errors
-    /// [`Failure`] that names the field and the fix.
+    /// [`Failure`] naming the field and the fix.
     pub async fn open_namespace(
         &self,
         open: NamespaceOpen,
@@ -393,7 +393,7 @@ impl Member {
                 || Failure::new(Status::Internal, "the reply has no namespace".to_owned());
             found.ok_or_else(nothing)?
         };
-        // The caller uses it at once, here.
+        // The caller uses it at once, on this node.
         let news = self.names.subscribe();
         let id = info.id;
         wait_for(news, deadline, |table| {
@@ -404,10 +404,11 @@ impl Member {
         Ok(info)
     }
 
-    /// Changes options of a namespace; other nodes hear of it in a moment, this one has.
+    /// Changes options of a namespace. On return this node applies them; other nodes follow in a
+    /// moment.
     ///
     /// # Errors
-    /// [`Failure`] when there is none of that name, or no manager answers.
+    /// [`Failure`] if there is no namespace of that name, or no manager answers.
     pub async fn set_namespace(
         &self,
         set: NamespaceSet,
@@ -424,17 +425,17 @@ impl Member {
         };
         wait_for(self.names.subscribe(), deadline, |table| {
             let known = table.namespaces.iter().find(|known| known.id == info.id);
-            // Another change may have come after this one.
+            // None if it has been dropped in the meantime.
             known.is_none_or(|known| *known == info).then_some(())
         })
         .await;
         Ok(info)
     }
 
-    /// Drops a namespace; its blocks go as the nodes hear of it.
+    /// Drops a namespace. Nodes remove its blocks once they learn of it.
     ///
     /// # Errors
-    /// [`Failure`] when there is none of that name, or no manager answers.
+    /// [`Failure`] if there is no namespace of that name, or no manager answers.
     pub async fn drop_namespace(&self, name: String, deadline: Tick) -> Result<(), Failure> {
         if let Some(manager) = &self.manager {
             return manager.drop_namespace(name, deadline).await;
@@ -443,8 +444,8 @@ impl Member {
         self.forward(Verb::NamespaceDrop, meta, deadline).await.map(drop)
     }
 
-    /// Waits until the namespace `id` is known here, if it may have been made a moment ago on another
-    /// node: its number is higher than any that this node has seen.
+    /// Waits until this node knows namespace `id`, if another node may have made it a moment ago:
+    /// its id is higher than any known here.
     pub async fn await_namespace(&self, id: millpond_types::GroupId, deadline: Tick) {
         let news = self.names.subscribe();
         let seen = |table: &Arc<NamespaceTableReply>| {
@@ -454,8 +455,8 @@ impl Member {
         wait_for(news, deadline, seen).await;
     }
 
-    /// Says that this process stops, and waits until others have taken over what it served, or a
-    /// few seconds. Requests that wait for news end.
+    /// Reports that this process stops, and waits until others have taken over its work, a few
+    /// seconds at most. Requests that wait for news end.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.orders.send(Order::Leave(done)).await.is_ok() {

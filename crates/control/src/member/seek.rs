@@ -1,4 +1,4 @@
-//! Which cluster this server joins, before it has a disk that says so.
+//! The search for the cluster that this server joins while no disk names it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use millpond_types::wire::{Status, WireError};
 use crate::link::{Dialer, LinkError};
 use crate::manager::ManagerRole;
 
-/// How often a manager in this process is looked at.
+/// Interval of looks at a manager in this process.
 const LOOK: Duration = Duration::from_millis(20);
-/// Pause between two rounds over the addresses given.
+/// Pause between two rounds over the addresses.
 const ROUND: Duration = Duration::from_millis(250);
-/// Time for one address.
+/// Time limit for one address.
 const ADDRESS_MAX: Duration = Duration::from_secs(2);
-/// How often the log says what is waited for.
+/// Interval of log lines about the wait.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
-/// How the cluster is found.
+/// Settings of the search for the cluster.
 #[derive(Clone)]
 pub struct Seek {
     /// The manager of this process.
@@ -30,22 +30,22 @@ pub struct Seek {
     pub addresses: Vec<String>,
     /// The credential.
     pub token: Vec<u8>,
-    /// Set when the server is to stop.
+    /// Set when the server should stop.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Waits for the cluster are in vain.
+/// Reason to end the search without a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vain {
-    /// The server is to stop.
+    /// The server should stop.
     Stopped,
-    /// Everybody refuses this server; the text says why.
+    /// Every node refuses this server; the text gives the reason.
     Refused(String),
 }
 
 impl Seek {
-    /// The cluster's identity: what the manager of this process has founded or found, or what a node
-    /// says at hello. Waits for as long as nobody answers.
+    /// Returns the cluster's identity: the one that the manager of this process has founded or
+    /// found, or the one in a node's reply to hello. Waits as long as nobody answers.
     ///
     /// # Errors
     /// [`Vain`]: the server stops, or every node refuses it.
@@ -96,7 +96,7 @@ impl Seek {
     }
 }
 
-/// The text of an error that no patience will change.
+/// The text of an error that retries cannot cure.
 pub(super) fn refusal(error: &LinkError) -> Option<String> {
     let lasting = match error {
         LinkError::Refused { status, .. } => {

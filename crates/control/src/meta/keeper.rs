@@ -1,5 +1,5 @@
-//! What a meta does by itself: it learns how much room there is, and one of them (that of the primary
-//! manager) removes what nobody can reach any more, and brings files to chunks that have many bytes in the store.
+//! Background work of metas: each learns the free space. The one beside the primary manager also
+//! removes unreachable data and moves files with many bytes in the store to chunks.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,48 +19,53 @@ use super::MetaRole;
 use crate::admin::{self, Answer, Command};
 use crate::member::Member;
 
-/// How often it looks.
+/// Interval of rounds.
 const EVERY: Duration = Duration::from_secs(1);
-/// Rounds between two looks at how much room there is: in a large cluster the answer is some MiB.
+/// Rounds between two requests for the free space: in a large cluster the answer takes some MiB.
 const ROOM_ROUNDS: u32 = 10;
-/// With so many disks it is small, and asked for every time.
+/// Up to this number of disks the answer is small, and is requested every round.
 const DISKS_FEW: usize = 64;
-/// Between two rounds of collection while there is something to collect: orphans go by a thousand a round.
+/// Pause between two rounds of collection while there is work: one round handles a thousand
+/// orphans.
 const GOES_ON: Duration = Duration::from_millis(50);
-/// Time for one question to the manager or the store.
+/// Time limit for one request to the manager or the store.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Files whose chunks are removed in one go.
+/// Files per order to remove chunks.
 const FILES_MAX: usize = 256;
 /// Chunks removed by one call.
 const CUTS_MAX: u32 = 1024;
-/// Chunks behind the end of a file that are looked for after its own were removed, and as many again behind what is found. Writes
-/// whose length no meta took (over a quota, or of a host that died) have made them.
+/// Chunks beyond the end of a file that are looked for after its own were removed, and as many
+/// again after each find. Writes with a length that no meta took (over a quota, or of a dead host)
+/// made them.
 const BEHIND: u32 = 16;
-/// Time for one such call.
+/// Time limit for one such call.
 const REMOVAL: Duration = Duration::from_secs(30);
 
-/// Pages of garbage that a round looks at and removes nothing of.
+/// Pages of garbage without a removal after which a round ends.
 const PAGES_IN_VAIN: u32 = 16;
-/// Time until answers are forgotten after a start, so that who waited for a meta repeats its requests before; and from then on.
+/// Time from a start until answers are first forgotten, so that clients which waited for a meta
+/// repeat their requests before; and the interval from then on.
 const FORGET_FIRST: Duration = Duration::from_mins(1);
 const FORGET_EVERY: Duration = Duration::from_mins(10);
 
-/// Files brought to chunks in one go; and how many may fail, each after a time, before others get their turn.
+/// Files moved to chunks in one go; and failures, each of which may take a time limit, after which
+/// others get their turn.
 const LARGE_MAX: usize = 64;
 const FAILED_MAX: usize = 3;
 
 /// Work with chunks.
 enum Order {
-    /// Bytes to be removed, and where to say which of them are.
+    /// Bytes to be removed, and the sender for the data ids that were.
     Remove(Vec<Garbage>, oneshot::Sender<Vec<u64>>),
-    /// Files to be brought to chunks, and where to say that it was tried.
+    /// Files to be moved to chunks, and the sender for the end of the attempt.
     Bring(Vec<Ino>, oneshot::Sender<()>),
 }
 
 /// Runs on the control thread until the process stops.
 pub async fn keep(member: Arc<Member>, token: Vec<u8>) {
     let Some(meta) = member.meta() else { return };
-    // A chain that does not answer, and a store that has much to forget, keep nobody from ending sessions.
+    // A chain that does not answer, or a store with much to forget, must not delay the end of
+    // sessions.
     tokio::join!(look(&member, meta), clean(&member, meta, &token), forget(&member, meta));
 }
 
@@ -68,7 +73,7 @@ fn is_primary(member: &Member) -> bool {
     member.manager().is_some_and(|manager| manager.is_primary())
 }
 
-/// Learns how much room there is, ends sessions and takes orphans further.
+/// Learns the free space, ends sessions and advances orphans.
 async fn look(member: &Member, meta: &MetaRole) {
     let (mut pause, mut room) = (EVERY, RealClock::tick());
     while !member.is_stopping() {
@@ -84,7 +89,8 @@ async fn look(member: &Member, meta: &MetaRole) {
             continue;
         }
         match meta.collect(until(PATIENCE)).await {
-            // Those that sessions were asked about are mostly answered soon; of others that are open nobody knows how long.
+            // Sessions that were asked about their orphans mostly answer soon; other open orphans
+            // may stay for any time.
             Ok(done) if done.inodes > 0 || done.marked > 0 => pause = GOES_ON,
             Ok(_) => {}
             Err(failure) => tracing::debug!("cannot remove inodes without names: {failure}"),
@@ -100,7 +106,7 @@ async fn forget(member: &Member, meta: &MetaRole) {
         if !is_primary(member) {
             due = until(FORGET_FIRST);
         } else if RealClock::tick() >= due {
-            // What is left when the time is over is forgotten the next time.
+            // Answers left at the deadline are forgotten the next time.
             if let Err(failure) = meta.forget_answers(until(FORGET_EVERY)).await {
                 tracing::debug!("cannot remove remembered answers: {failure}");
             }
@@ -109,7 +115,7 @@ async fn forget(member: &Member, meta: &MetaRole) {
     }
 }
 
-/// Removes bytes, and brings files to chunks.
+/// Removes bytes, and moves files to chunks.
 async fn clean(member: &Member, meta: &MetaRole, token: &[u8]) {
     let (mut worker, mut from) = (None, 0);
     while !member.is_stopping() {
@@ -137,7 +143,8 @@ async fn clean(member: &Member, meta: &MetaRole, token: &[u8]) {
     }
 }
 
-/// Removes garbage from a data id on, as long as there is some; where to go on in the next round.
+/// Removes garbage from a data id on while there is some; returns the id to continue at in the next
+/// round.
 async fn remove_from(
     mut from: u64,
     (member, meta): (&Member, &MetaRole),
@@ -162,7 +169,7 @@ async fn remove_from(
     from
 }
 
-/// Whether all chains that the chunks of some bytes are on answer: the others are not waited for.
+/// Whether all chains with chunks of this garbage serve; garbage on other chains is skipped.
 fn is_served(garbage: &Garbage, routing: &Routing) -> bool {
     let chain = |index| routing.chains.get(&garbage.record.layout.chain(index));
     let some = 0..chunk_count(garbage).min(u32::from(garbage.record.layout.stripe.max(1)));
@@ -173,7 +180,8 @@ fn until(time: Duration) -> Tick {
     RealClock::tick().plus(time)
 }
 
-/// Whether nobody reads these bytes any more by what it heard of their file before.
+/// Whether these bytes are so old that no client still reads them by its earlier knowledge of the
+/// file.
 fn is_old(garbage: &Garbage) -> bool {
     let since = garbage.record.since;
     let since_ms =
@@ -181,7 +189,7 @@ fn is_old(garbage: &Garbage) -> bool {
     RealClock::wall_ms().saturating_sub(since_ms) >= GARBAGE_KEEP_MS
 }
 
-/// Asks how much room there is; of how many disks.
+/// Requests the free space; returns the number of disks.
 async fn learn_room(member: &Member, meta: &MetaRole) -> usize {
     let question = admin::encode_command(&Command::Status {});
     let Ok(reply) = member.answer(Verb::Admin, &question, until(PATIENCE)).await else { return 0 };
@@ -190,7 +198,7 @@ async fn learn_room(member: &Member, meta: &MetaRole) -> usize {
     status.disks.len()
 }
 
-/// Has chunks removed and then forgets them; false when nothing could be removed.
+/// Removes chunks and then forgets the garbage; false if nothing could be removed.
 async fn remove(meta: &MetaRole, orders: &SyncSender<Order>, garbage: Vec<Garbage>) -> bool {
     let (sender, removed) = oneshot::channel();
     if orders.try_send(Order::Remove(garbage, sender)).is_err() {
@@ -201,7 +209,7 @@ async fn remove(meta: &MetaRole, orders: &SyncSender<Order>, garbage: Vec<Garbag
     any && meta.forget_garbage(removed, until(PATIENCE)).await.is_ok()
 }
 
-/// Has files brought to chunks and then forgets them; false when there are no others than were tried.
+/// Moves files to chunks and then forgets them; false if no files are left except those tried.
 async fn bring(meta: &MetaRole, orders: &SyncSender<Order>, files: Vec<Ino>) -> bool {
     let (sender, tried) = oneshot::channel();
     let is_last = files.len() < LARGE_MAX;
@@ -209,12 +217,12 @@ async fn bring(meta: &MetaRole, orders: &SyncSender<Order>, files: Vec<Ino>) -> 
         return false;
     }
     let forgotten = meta.forget_large(files.clone(), until(PATIENCE)).await.is_ok();
-    // Those that stay would be tried again without a pause.
+    // Files that stay would be tried again without a pause.
     let left = meta.large(LARGE_MAX, until(PATIENCE)).await;
     forgotten && !is_last && left.is_ok_and(|left| left.iter().all(|ino| !files.contains(ino)))
 }
 
-/// A thread of its own, since calls to the cluster block. It ends when nobody has orders any more.
+/// Starts a thread for calls to the cluster, since they block. It ends once the orders are dropped.
 fn start_worker(member: &Member, token: &[u8]) -> anyhow::Result<SyncSender<Order>> {
     let identity = member.identity();
     let mut options = match &identity.here {
@@ -254,7 +262,7 @@ fn run(client: &Client, inbox: &Receiver<Order>) {
     }
 }
 
-/// Brings files to chunks; the last error, when that fails with some.
+/// Moves files to chunks; returns the last error if some failed.
 fn bring_to_chunks(
     client: &Client,
     volume: &mut Option<Volume>,
@@ -268,13 +276,15 @@ fn bring_to_chunks(
     failed.take(FAILED_MAX).last().map_or(Ok(()), Err)
 }
 
-/// Chunks of some bytes: one more than their length asks for, since a write that was cut off may have made it.
+/// Chunks of some bytes: one more than their length needs, since an interrupted write may have made
+/// it.
 fn chunk_count(garbage: &Garbage) -> u32 {
     u32::try_from(garbage.record.layout.chunks(garbage.record.size) + 1).unwrap_or(u32::MAX)
 }
 
-/// Removes the chunks of all of them, and says of which that was done. Those of small files go in one call, to all chains at
-/// once: one file after the other would not keep up with clients that replace files all day.
+/// Removes the chunks of all garbage; returns the data ids that were removed. Chunks of small files
+/// go in one call, to all chains at once: one file at a time would not keep up with clients that
+/// replace files all day.
 fn remove_all(client: &Client, garbage: &[Garbage]) -> Vec<u64> {
     let is_small = |it: &&Garbage| !it.record.is_sealed && chunk_count(it) <= CUTS_MAX / 8;
     let (small, large): (Vec<&Garbage>, Vec<&Garbage>) = garbage.iter().partition(is_small);
@@ -284,7 +294,7 @@ fn remove_all(client: &Client, garbage: &[Garbage]) -> Vec<u64> {
         if client.cut_chunks(cuts, Some(REMOVAL)).is_ok() {
             removed.extend(some.iter().map(|it| it.data));
         } else {
-            // One of them has failed; the others shall not wait for it.
+            // One of them failed; the others must not wait for it.
             let one_by_one = some.iter().filter(|it| remove_chunks(client, it));
             removed.extend(one_by_one.map(|it| it.data));
         }
@@ -310,7 +320,7 @@ fn remove_all(client: &Client, garbage: &[Garbage]) -> Vec<u64> {
     removed
 }
 
-/// Removes what lies behind the ends of some bytes; of which that must be tried again.
+/// Removes chunks beyond the ends of files; returns the data ids to try again.
 fn remove_behind(client: &Client, garbage: &[&Garbage]) -> Vec<u64> {
     let mut from: Vec<(&Garbage, u32)> = garbage.iter().map(|it| (*it, chunk_count(it))).collect();
     while !from.is_empty() {
@@ -330,7 +340,7 @@ fn remove_behind(client: &Client, garbage: &[&Garbage]) -> Vec<u64> {
     Vec::new()
 }
 
-/// Removes chunks of those groups in which there is one; which these are.
+/// Removes the chunks of those groups that have any; returns whether each had.
 fn remove_there(client: &Client, groups: &[Vec<ChunkCut>]) -> Result<Vec<bool>, ClientError> {
     let places = groups.iter().flatten().map(|it| PlacedChunk { chain: it.chain, chunk: it.chunk });
     let mut stats = client.stat_chunks(&places.collect::<Vec<_>>(), Some(REMOVAL))?.into_iter();
@@ -350,7 +360,7 @@ fn cut(Garbage { data, record }: &Garbage, index: u32) -> ChunkCut {
     ChunkCut { chain: record.layout.chain(index), chunk, change: ChunkChange::Collect }
 }
 
-/// Removes the chunks of some bytes; false when that must be tried again.
+/// Removes the chunks of some bytes; false if this must be tried again.
 fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
     let Garbage { data, record } = garbage;
     let chunks = chunk_count(garbage);
@@ -367,7 +377,7 @@ fn remove_chunks(client: &Client, garbage: &Garbage) -> bool {
     !record.is_sealed || remove_seals(client, garbage)
 }
 
-/// Removes the seals of some bytes, which would keep nobody from anything any more.
+/// Removes the seals of some bytes, which no longer protect anything.
 fn remove_seals(client: &Client, Garbage { data, record }: &Garbage) -> bool {
     let chunk = FileChunk { data: DataId(*data), index: FileChunk::SEAL };
     let seal = |chain| ChunkCut { chain, chunk, change: ChunkChange::Collect };

@@ -1,5 +1,5 @@
-//! The meta role: executes operations on the file namespace, in every process that has a manager and
-//! so a store. Metas share nothing but the store; a client may ask any of them.
+//! The meta role: executes operations on the file namespace, in every process that has a manager
+//! and so a store. Metas share nothing except the store; a client may ask any of them.
 
 mod keeper;
 
@@ -20,21 +20,21 @@ use crate::manager::ManagerRole;
 
 pub use keeper::keep;
 
-/// Time until a store that failed is followed again.
+/// Pause before a store that failed is followed again.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(200);
 
 /// The meta role of this process.
 pub struct MetaRole {
     manager: Arc<ManagerRole>,
     volume: Arc<OnceCell<Arc<Volume>>>,
-    /// Changes are followed for mounts that ask for them.
+    /// Runs once, when a mount first asks for changes.
     follows: Arc<Once>,
     facts: Mutex<Facts>,
 }
 
 fn failure(error: VolumeError) -> Failure {
     match error {
-        // It may be done: the client repeats it under the same name.
+        // It may have been done: the client repeats it under the same request id.
         VolumeError::Store(error) => {
             let text = format!("the store of the file namespace: {error}: retry in a moment");
             Failure::new(Status::Busy, text)
@@ -50,7 +50,7 @@ impl MetaRole {
         Self { manager, volume, follows, facts: Mutex::default() }
     }
 
-    /// The volume; opened, and made if there is none, on the first call.
+    /// The volume; opened, and made if absent, on the first call.
     async fn volume(&self, deadline: Tick) -> Result<Arc<Volume>, Failure> {
         if let Some(volume) = self.volume.get() {
             return Ok(Arc::clone(volume));
@@ -69,7 +69,8 @@ impl MetaRole {
     /// Executes a request of a client.
     ///
     /// # Errors
-    /// [`Failure`]: malformed, or it may be done or not: the client asks again under the same name.
+    /// [`Failure`]: the request is malformed, or its outcome is unknown and the client repeats it
+    /// under the same request id.
     pub(crate) async fn answer(
         &self,
         meta: &[u8],
@@ -84,7 +85,7 @@ impl MetaRole {
     /// Executes a request of this process, in a task of tokio.
     ///
     /// # Errors
-    /// [`Failure`]: it may be done or not: ask again under the same name.
+    /// [`Failure`]: the outcome is unknown; repeat it under the same request id.
     pub async fn answer_here(
         &self,
         request: &MetaRequest,
@@ -106,10 +107,10 @@ impl MetaRole {
         volume.execute(request).await.map_err(failure)
     }
 
-    /// The same for a thread that may block.
+    /// Same as [`Self::answer_here`], for a thread that may block.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Self::answer_here`].
     pub fn answer_blocking(
         &self,
         request: &MetaRequest,
@@ -122,7 +123,7 @@ impl MetaRole {
     /// Waits for changes that a mount asks for.
     ///
     /// # Errors
-    /// [`Failure`]: malformed, or changes are not known now: ask again in a moment.
+    /// [`Failure`]: malformed, or changes are not known at present: ask again in a moment.
     pub(crate) async fn news(&self, meta: &[u8], deadline: Tick) -> Result<Vec<u8>, Failure> {
         let watch = MetaWatch::decode(meta)?;
         let volume = self.volume(deadline).await?;
@@ -131,7 +132,7 @@ impl MetaRole {
         Ok(self.manager.on_store(work, deadline).await?.encode())
     }
 
-    /// Follows the store's changes from the first time on that a mount asks for them.
+    /// Follows the store's changes, starting when a mount first asks for them.
     fn follow(&self, volume: &Arc<Volume>) {
         self.follows.call_once(|| {
             let volume = Arc::downgrade(volume);
@@ -146,9 +147,9 @@ impl MetaRole {
         });
     }
 
-    /// New files get chains that there are.
+    /// Tells the volume which chains exist, for new files.
     fn note_chains(&self, volume: &Volume, routing: &Routing) {
-        // Chains of a table are numbered from 1 on, and none goes.
+        // Chains of a table are numbered from 1 on, and none is removed.
         let mut chains = [0; _];
         for (count, table) in chains.iter_mut().zip(0u8..) {
             let last = routing.chains.range(ChainId::all_of(table)).next_back();
@@ -161,21 +162,21 @@ impl MetaRole {
         }
     }
 
-    /// Takes what no name leads to one step further.
+    /// Advances the removal of inodes without a name by one step.
     pub(super) async fn collect(&self, deadline: Tick) -> Result<Collected, Failure> {
         let volume = self.volume(deadline).await?;
         let work = async move { volume.collect().await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 
-    /// Forgets the answers of requests that nobody repeats any more.
+    /// Forgets the answers of requests that no client repeats any more.
     pub(super) async fn forget_answers(&self, deadline: Tick) -> Result<(), Failure> {
         let volume = self.volume(deadline).await?;
         let work = async move { volume.forget_answers().await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 
-    /// Bytes whose chunks can be removed, from a data id on.
+    /// Garbage with chunks to remove, from a data id on.
     pub(super) async fn garbage(
         &self,
         (from, limit): (u64, usize),
@@ -186,7 +187,7 @@ impl MetaRole {
         self.manager.on_store(work, deadline).await
     }
 
-    /// Forgets bytes whose chunks are removed.
+    /// Forgets garbage after its chunks are removed.
     pub(super) async fn forget_garbage(
         &self,
         data: Vec<u64>,
@@ -197,14 +198,14 @@ impl MetaRole {
         self.manager.on_store(work, deadline).await
     }
 
-    /// Files with so many bytes in the store that they should go to chunks.
+    /// Files with enough bytes in the store to be moved to chunks.
     pub(super) async fn large(&self, limit: usize, deadline: Tick) -> Result<Vec<Ino>, Failure> {
         let volume = self.volume(deadline).await?;
         let work = async move { volume.large(limit).await.map_err(failure) };
         self.manager.on_store(work, deadline).await
     }
 
-    /// Forgets those of them that are not such files any more.
+    /// Forgets those of these files that are no longer large.
     pub(super) async fn forget_large(
         &self,
         files: Vec<Ino>,
@@ -215,12 +216,13 @@ impl MetaRole {
         self.manager.on_store(work, deadline).await
     }
 
-    /// Whether it was ever told how much room there is.
+    /// Whether it has learned the free space.
     pub(super) fn knows_room(&self) -> bool {
         self.facts.lock().bytes > 0
     }
 
-    /// How much room there is for files: that of all disks that take data, replicas counted once.
+    /// Notes the space for files: the sum over all disks that take data, with replicas counted
+    /// once.
     pub(super) fn note_room(&self, status: &admin::Status) {
         let replicas = u64::from(status.replicas.max(1));
         let disks = status.disks.iter().filter(|disk| disk.healthy && disk.state == "active");
