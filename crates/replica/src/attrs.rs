@@ -1,4 +1,5 @@
-//! What the engine keeps beside a chunk of a chain: which version it is, and whose bytes it holds.
+//! Attributes that the engine keeps beside a chunk of a chain: its version and the owner of its
+//! bytes.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | 8 | chunk version |
 //! | 4 | chain version under which the head admitted it |
 //! | 28 | tag: client 16, channel 4, sequence 8 |
-//! | … | of data: whose bytes they are, an [`Owner`] |
+//! | … | of data: the owner of its bytes, an [`Owner`] |
 //!
 //! A record of a target (kind 3) is a chunk without bytes: chain 4, target 4, chain version 4.
 
@@ -27,29 +28,29 @@ const TARGET: u8 = 3;
 const STAGED: u8 = 128;
 /// Bytes before the block.
 const VERSION_BYTES: usize = 49;
-/// What the protocol keeps beside a chunk has this much room left for whose bytes it holds.
+/// Room that the protocol's attributes leave for the owner of the bytes.
 pub const LABEL_BYTES_MAX: usize = ATTRS_BYTES_MAX - VERSION_BYTES;
 
-/// A staged version is an engine chunk of its own. Ids are hashes, so the id with these bits
-/// flipped is no other chunk's.
+/// Turns the id of a chunk into the id of the engine chunk that holds its staged version. Ids are
+/// hashes, so no other chunk has the id with these bits flipped.
 const STAGED_MASK: u128 = 0x5374_6167_6564_2076_6572_7369_6f6e_2121;
 
-/// The engine chunk that holds the committed version of a target's chunk, and back again.
+/// Converts between a target's chunk and the engine chunk that holds its committed version.
 ///
 /// Several targets on a disk may hold the same chunk: its slot moves from the chain of one to that
-/// of the other, or a replica comes back before all that the earlier one held is removed.
+/// of the other, or a replica comes back before all chunks of its predecessor are removed.
 pub(super) fn engine_id(target: TargetId, chunk: ChunkId) -> ChunkId {
     let mut name = *b"millpond-chunks-\0\0\0\0";
     name[16..].copy_from_slice(&target.0.to_le_bytes());
     ChunkId(chunk.0 ^ xxh3_128(&name))
 }
 
-/// The engine chunk beside one that holds a committed version, for the staged one.
+/// The engine chunk for the staged version, beside the one for the committed version.
 pub(super) const fn staged_id(id: ChunkId) -> ChunkId {
     ChunkId(id.0 ^ STAGED_MASK)
 }
 
-/// What engine attributes say.
+/// Decoded engine attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     /// A version of a chunk.
@@ -73,13 +74,13 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// The version as the protocol names it, with length and checksum of the engine's chunk.
+    /// The version in terms of the protocol, with length and checksum of the engine's chunk.
     pub(super) const fn meta(&self, len: u32, crc: Crc32c) -> Meta {
         let content = if self.tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Meta { version: self.number, written: self.written, content, tag: self.tag }
     }
 
-    /// Encodes it as engine attributes.
+    /// Encodes the version as engine attributes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(VERSION_BYTES + self.block.len());
         let kind = if self.tombstone { TOMBSTONE } else { DATA };
@@ -96,7 +97,7 @@ impl Version {
     }
 }
 
-/// What a target's disk remembers of it.
+/// Record of a target on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TargetRecord {
     pub(super) chain: ChainId,
@@ -112,7 +113,7 @@ impl TargetRecord {
         ChunkId(xxh3_128(&name))
     }
 
-    /// Encodes it as engine attributes.
+    /// Encodes the record as engine attributes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::with_capacity(13);
         w.u8(TARGET);
@@ -123,10 +124,10 @@ impl TargetRecord {
     }
 }
 
-/// Reads engine attributes.
+/// Decodes engine attributes.
 ///
 /// # Errors
-/// [`WireError`]: the chunk was not written by a chain.
+/// [`WireError`]: no chain wrote the chunk.
 pub(super) fn decode(attrs: &[u8]) -> Result<Stored, WireError> {
     let mut r = Reader::new(attrs);
     let kind = r.u8()?;
@@ -151,7 +152,7 @@ pub(super) fn decode(attrs: &[u8]) -> Result<Stored, WireError> {
     Ok(Stored::Version(Version { chain, target, staged, tombstone, number, written, tag, block }))
 }
 
-/// A version of a chunk, if that is what the attributes say.
+/// The version in the attributes, if they are those of a version.
 pub(super) fn version(attrs: &[u8]) -> Option<Version> {
     match decode(attrs) {
         Ok(Stored::Version(version)) => Some(version),
@@ -159,8 +160,9 @@ pub(super) fn version(attrs: &[u8]) -> Option<Version> {
     }
 }
 
-/// Whether these are the attributes of a committed version of this target that holds a block, which has not expired at `now`.
-/// As by [`decode`] and [`Block::decode`], without a copy of anything: every read of a block asks.
+/// Whether these are the attributes of a committed version of this target with a block that has not
+/// expired at `now`. Agrees with [`decode`] and [`Block::decode`], but copies nothing: every read
+/// of a block calls it.
 pub(super) fn holds_block(
     attrs: &[u8],
     target: TargetId,
@@ -176,7 +178,7 @@ pub(super) fn holds_block(
     is_of_target && is_named && (expires == 0 || expires > now)
 }
 
-/// Whose bytes a chunk holds: travels with the bytes to every replica.
+/// Owner of a chunk's bytes, if it is a KV block; travels with the bytes to every replica.
 ///
 /// A KV block is kind 1: namespace u32, slot u16, expires u32 (Unix seconds, 0 never), priority u8,
 /// evictable u8, then the key.
@@ -230,10 +232,10 @@ impl Block {
 const FILE: u8 = 2;
 const FILE_BYTES: usize = 13;
 
-/// Whose bytes a chunk holds: a KV block, or a chunk of a file.
+/// Owner of a chunk's bytes: a KV block, or a chunk of a file.
 ///
-/// A chunk of a file is kind 2: data u64, index u32. It is never evicted, belongs to no namespace and
-/// moves with no slot: its chain is named by the file's layout.
+/// A chunk of a file is kind 2: data u64, index u32. It is never evicted, belongs to no namespace
+/// and moves with no slot: the file's layout names its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Block(Block),
@@ -248,13 +250,13 @@ impl Owner {
         Block::decode(bytes).map(Self::Block)
     }
 
-    /// The owner of a block, for comparisons: what a block is kept for does not count there.
+    /// The owner of a block, for comparisons, which ignore expiry, priority and eviction.
     pub(super) const fn block(group: GroupId, key: BlockKey) -> Self {
         let slot = SlotId(0);
         Self::Block(Block { group, slot, expires: 0, priority: 0, evictable: false, key })
     }
 
-    /// The chunk that the owner's bytes are stored under.
+    /// The chunk id for the owner's bytes.
     pub(super) fn id(&self, ids: ChunkIds) -> ChunkId {
         match self {
             Self::Block(block) => ids.block(block.group, &block.key),
@@ -262,7 +264,7 @@ impl Owner {
         }
     }
 
-    /// Whether two chunks hold bytes of the same name, however long they are kept.
+    /// Whether both have the same name; expiry does not count.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Block(one), Self::Block(two)) => one.group == two.group && one.key == two.key,
@@ -293,7 +295,7 @@ impl Owner {
     }
 }
 
-/// What is kept beside a chunk of a file.
+/// Encodes the owner of a chunk of a file.
 pub(super) fn encode_file(chunk: FileChunk) -> Vec<u8> {
     let mut w = Writer::with_capacity(FILE_BYTES);
     w.u8(FILE);
@@ -302,7 +304,7 @@ pub(super) fn encode_file(chunk: FileChunk) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// The chunk of a file that this is kept beside.
+/// Decodes the chunk of a file that is the owner.
 pub(super) fn file(bytes: &[u8]) -> Result<FileChunk, WireError> {
     let mut r = Reader::new(bytes);
     if r.u8()? != FILE {

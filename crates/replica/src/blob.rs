@@ -1,4 +1,4 @@
-//! The bytes of a chunk on their way: a buffer of the pool, shared by disk, links and readers.
+//! The bytes of a chunk in transit: a buffer of the pool, shared by disk, links and readers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use millpond_chain::Payload;
 use millpond_env::SharedBuf;
 use millpond_types::Crc32c;
 
-/// Bytes of a chunk and what is kept beside them. Clones share both.
+/// Bytes of a chunk and their owner. Clones share both.
 #[derive(Clone)]
 pub struct Blob {
     pub(super) bytes: SharedBuf,
-    /// Of the bytes as they arrived here.
+    /// Checksum of the bytes as they arrived here.
     crc: Crc32c,
     /// The encoded [`super::attrs::Owner`].
     pub(super) block: Arc<[u8]>,
 }
 
 impl Blob {
-    /// Bytes that came from elsewhere: their checksum is computed here.
+    /// Wraps bytes from elsewhere and computes their checksum.
     #[must_use]
     pub fn arrived(bytes: SharedBuf, block: Arc<[u8]>) -> Self {
         let crc = Crc32c::of(&bytes);
         Self { bytes, crc, block }
     }
 
-    /// Bytes whose checksum was compared just now.
+    /// Wraps bytes with a checksum that was just verified.
     pub(super) const fn checked(bytes: SharedBuf, crc: Crc32c, block: Arc<[u8]>) -> Self {
         Self { bytes, crc, block }
     }

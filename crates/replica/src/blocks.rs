@@ -1,4 +1,4 @@
-//! What reads and writes of blocks have in common.
+//! Types that reads and writes of blocks share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ pub type Engine = millpond_engine::Engine<millpond_env::FileDisk>;
 #[derive(Clone, Debug, Default)]
 pub struct DamagedChunks(Arc<Mutex<Vec<ChunkId>>>);
 
-/// More than this are found again by the next scrub.
+/// Chunks beyond this number are left to the next scrub.
 const DAMAGED_MAX: usize = 4096;
 
 impl DamagedChunks {
-    /// Notes one.
+    /// Adds a chunk.
     pub fn push(&self, id: ChunkId) {
         let mut waiting = self.0.lock();
         if waiting.len() < DAMAGED_MAX && !waiting.contains(&id) {
@@ -27,17 +27,17 @@ impl DamagedChunks {
         }
     }
 
-    /// Takes all.
+    /// Takes all chunks.
     #[must_use]
     pub fn take(&self) -> Vec<ChunkId> {
         std::mem::take(&mut *self.0.lock())
     }
 }
 
-/// The values of a get.
+/// Outcome of a get.
 #[derive(Debug, Default)]
 pub struct GetOutcome {
-    /// Outcome per key, pool offsets not filled in.
+    /// Outcome per key, without pool offsets.
     pub items: Vec<GetItem>,
     /// The values of the `Ok` items, in order.
     pub values: Vec<SharedBuf>,

@@ -1,5 +1,6 @@
-//! Making room on a disk: heads delete what is coldest, has expired or belongs to a dropped namespace,
-//! on all replicas alike. A disk whose targets head no chain asks those that do.
+//! Making room on a disk: heads delete the coldest blocks, expired ones and those of dropped
+//! namespaces, on all replicas alike. A disk with targets that head no chain asks the heads of
+//! their chains.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -21,40 +22,41 @@ use super::hosted::Hosted;
 use super::kv::unix_seconds;
 use super::update::Change;
 
-/// How often a disk is looked at.
+/// Interval of looks at a disk.
 const ROUND: Duration = Duration::from_millis(100);
-/// Bytes given up in one round at most: some 2 GiB/s.
+/// Maximum bytes evicted in one round: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
-/// Chunks of a node that are being removed at the same time: their messages must not crowd those of
-/// updates out of a link's queue.
+/// Maximum chunks of a node that are being removed at the same time: their messages must not crowd
+/// out those of updates in the queue of a link.
 pub(super) const REMOVING_MAX: usize = 4096;
-/// A removal that takes longer, for its chain stands still, does not hold up those of other chains.
+/// Time after which a removal, delayed by a chain that stands still, no longer delays removals of
+/// other chains.
 const REMOVING_FOR: Duration = Duration::from_secs(1);
-/// Pause before the next round when that was not enough.
+/// Pause before the next round if that number was reached.
 const SHORT_ROUND: Duration = Duration::from_millis(20);
-/// Segments, free or to be had by compaction, below which blocks are given up although bytes are left:
-/// before updates are refused.
+/// Segments, free or obtainable by compaction, below which blocks are evicted although bytes are
+/// left: updates are not refused yet.
 const SEGMENTS_MIN: u64 = ROOM_SEGMENTS + 2;
-/// How often a full index is said in the log.
+/// Interval of log lines about a full index.
 const INDEX_NEWS: Duration = Duration::from_mins(10);
-/// Share of the room below which nothing is given up for the sake of segments, in per mille: with values
-/// of many sizes on a disk of few segments it could not help.
+/// Share of used room, in per mille, below which no block is evicted for the sake of segments: with
+/// values of many sizes on a disk of few segments it could not help.
 const CRAMPED_MIN: u64 = 400;
-/// Chunks looked at per round for ones that have expired: 100 million in three hours.
+/// Chunks checked for expiry per round: 100 million in three hours.
 const EXPIRY_PAGE: usize = 1024;
-/// The same while the blocks of a dropped namespace are removed.
+/// Same as `EXPIRY_PAGE`, while blocks of a dropped namespace are removed.
 const DROP_PAGE: usize = 8192;
 
 /// A chunk to be removed.
 struct Victim {
-    /// Of its chain.
+    /// Head of its chain.
     head: Arc<Hosted>,
     chunk: ChunkId,
-    /// Its namespace, when it makes room for others.
+    /// Its namespace, if it is removed to make room.
     evicts: Option<GroupId>,
 }
 
-/// Bytes of chunks of a disk's heads that are being removed: still there, and about to go.
+/// Bytes that the heads of a disk are removing: still stored, but about to go.
 #[derive(Debug, Default)]
 struct Leaving(Mutex<HashMap<TargetId, u64>>);
 
@@ -78,7 +80,7 @@ impl Leaving {
     }
 }
 
-/// Looks after one disk until the host is gone.
+/// Looks after one disk until the host is dropped.
 pub(super) async fn run(host: Weak<Host>, disk: usize) {
     let (mut cursor, leaving) = (Cursor::default(), Arc::<Leaving>::default());
     let (mut pause, mut news) = (ROUND, IndexNews::default());
@@ -103,7 +105,7 @@ pub(super) async fn run(host: Weak<Host>, disk: usize) {
     }
 }
 
-/// When the log last said that the index of a disk is full.
+/// Time of the last log line about a full index of a disk.
 #[derive(Default)]
 struct IndexNews(Option<Tick>);
 
@@ -126,7 +128,7 @@ impl IndexNews {
     }
 }
 
-/// How many bytes a disk should give up.
+/// Bytes that a disk should give up.
 fn excess(over_watermark: Option<u64>, stats: &EngineStats) -> u64 {
     let missing = SEGMENTS_MIN.saturating_sub(stats.free_segments + stats.compactable_segments);
     let helps = stats.used_bytes.saturating_sub(stats.room_bytes / 1000 * CRAMPED_MIN);
@@ -134,7 +136,7 @@ fn excess(over_watermark: Option<u64>, stats: &EngineStats) -> u64 {
     over_watermark.unwrap_or(0).max(cramped)
 }
 
-/// How many bytes each of a disk's targets, which are among `all`, should give up.
+/// Bytes that each target of a disk should give up; `all` includes those targets.
 pub(super) fn share_of_excess(
     host: &Host,
     disk: usize,
@@ -149,7 +151,7 @@ pub(super) fn share_of_excess(
     }
 }
 
-/// The replica of this node that may remove a chunk of these attributes.
+/// The replica of this node that may remove a chunk with these attributes.
 fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
     let version = attrs::version(attrs)?;
     if version.staged || version.tombstone {
@@ -163,17 +165,17 @@ fn remover(host: &Host, attrs: &[u8]) -> Option<(Arc<Hosted>, Block)> {
     Some((head, block))
 }
 
-/// Whether a slot is on its way from a chain to another. Nothing else may remove what it holds: a copy
-/// of a chunk that is gone here would bring it back there.
+/// Whether a slot is moving away from a chain. Nothing else may remove its chunks: a copy of a
+/// chunk that is gone here would bring it back at the new chain.
 fn leaves(routing: &Routing, chain: ChainId, slot: SlotId) -> bool {
     routing.place(slot).chain != chain
 }
 
-/// What the chains that this disk has the heads of give up.
+/// Bytes to give up by the chains with heads on this disk.
 ///
-/// Every target of a disk that has too much asks for an equal share of it. A head gives up what its own
-/// disk asks for, from all of its chains alike and the coldest first; and from a single chain what
-/// replicas below ask for beyond that.
+/// Every target of an overfull disk asks for an equal share of the excess. A head gives up the
+/// bytes for its own disk from all of its chains alike, coldest first; bytes that the replicas
+/// below it need beyond that come from their chain only.
 struct Wanted {
     own: u64,
     below: HashMap<TargetId, (Arc<Hosted>, u64)>,
@@ -187,7 +189,7 @@ impl Wanted {
         heads.retain(|hosted| hosted.disk == disk && hosted.is_head());
         let own = (share * heads.len() as u64).saturating_sub(leaving.all());
         let below = |hosted: Arc<Hosted>| {
-            // A replica below asks again until what is on its way out is gone there too.
+            // A replica below repeats its request until the leaving chunks are gone there too.
             let known = share.max(leaving.of(hosted.target));
             let more = hosted.state().replica.take_excess_below().saturating_sub(known);
             (hosted.target, (hosted, more))
@@ -200,7 +202,7 @@ impl Wanted {
         (self.own + below).min(ROUND_BYTES_MAX)
     }
 
-    /// The head that gives up a chunk of this target, if it should.
+    /// The head to remove a chunk of this target, if it should go.
     fn take(&mut self, target: TargetId, bytes: u64) -> Option<Arc<Hosted>> {
         let (head, below) = self.below.get_mut(&target)?;
         if self.own == 0 && *below == 0 {
@@ -212,9 +214,9 @@ impl Wanted {
     }
 }
 
-/// At most `max` chunks that make room.
+/// At most `max` chunks to remove for room.
 fn coldest(host: &Host, disk: usize, leaving: &Leaving, max: usize) -> Vec<Victim> {
-    // Made before the engine is asked, which asks back under its own lock.
+    // Made before the call of the engine, which calls back under its own lock.
     let mut wanted = Wanted::new(host, disk, leaving);
     let bytes = wanted.bytes();
     if bytes == 0 || max == 0 {
@@ -224,7 +226,7 @@ fn coldest(host: &Host, disk: usize, leaving: &Leaving, max: usize) -> Vec<Victi
     let victims = host.disks[disk].engine.coldest(bytes, |_, attrs, bytes| {
         let committed = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
         let Some(version) = committed.filter(|_| chosen.len() < max) else { return false };
-        // Chunks of files are never given up, whatever the engine thinks of them.
+        // Chunks of files are never evicted, even if the engine offers them.
         let Ok(block) = Block::decode(&version.block) else { return false };
         if leaves(&routing, version.chain, block.slot) {
             return false;
@@ -240,7 +242,7 @@ fn coldest(host: &Host, disk: usize, leaving: &Leaving, max: usize) -> Vec<Victi
     chosen.into_iter().zip(victims).map(victim).collect()
 }
 
-/// Looks at `max` chunks at most for those that have expired or whose namespace was dropped.
+/// Checks at most `max` chunks for expiry or a dropped namespace.
 fn expired(
     host: &Host,
     disk: usize,
@@ -267,7 +269,7 @@ fn expired(
     next.unwrap_or_default()
 }
 
-/// Deletes a chunk on every replica of its chain; what comes of it is not waited for.
+/// Deletes a chunk on every replica of its chain, without waiting for the outcome.
 fn remove(host: &Arc<Host>, disk: usize, victim: Victim, leaving: &Arc<Leaving>) {
     let Victim { head, chunk, evicts } = victim;
     let info = host.disks[disk].engine.lookup(engine_id(head.target, chunk));
@@ -286,7 +288,7 @@ fn remove(host: &Arc<Host>, disk: usize, victim: Victim, leaving: &Arc<Leaving>)
     .detach();
 }
 
-/// A chunk that its head removes of its own accord: counted as long as this lives.
+/// Counts a chunk that its head removes of its own accord, until dropped.
 struct Removing(Arc<Host>);
 
 impl Drop for Removing {
@@ -296,13 +298,13 @@ impl Drop for Removing {
 }
 
 impl Host {
-    /// How many more chunks heads of this node may remove of their own accord now.
+    /// Number of further chunks that heads of this node may remove of their own accord now.
     pub(super) fn may_remove(&self) -> usize {
         REMOVING_MAX.saturating_sub(self.removing.load(Ordering::Relaxed))
     }
 
-    /// Removes a block that has expired before the sweep comes to it; true when a new put of it may find it
-    /// gone, or waits for whoever changes it.
+    /// Removes an expired block before the sweep reaches it; true if a new put of it may find it
+    /// gone, or will wait for the running change of it.
     pub(super) async fn remove_expired(self: &Arc<Self>, hosted: &Hosted, chunk: ChunkId) -> bool {
         let attrs = hosted.store.engine.attrs(hosted.store.id(chunk));
         let Some((head, block)) = attrs.and_then(|attrs| remover(self, &attrs)) else {
@@ -311,15 +313,15 @@ impl Host {
         if !block.expired(unix_seconds()) {
             return false;
         }
-        // What is staged may be the block put anew already: that must not be removed.
+        // The staged version may already be the new put of the block, which must not be removed.
         if head.store.staged_meta(chunk).is_none() {
             self.remove_own(head, chunk).await;
         }
         true
     }
 
-    /// Deletes a chunk on every replica of its chain; true when that is known to be done. Counted from
-    /// this call on.
+    /// Deletes a chunk on every replica of its chain; true if that is known to be done. Counted
+    /// from this call on.
     pub(super) fn remove_own(
         self: &Arc<Self>,
         head: Arc<Hosted>,

@@ -1,8 +1,9 @@
 //! Chunks of files over chains (DESIGN section 8). Unlike a block, a chunk of a file is written in
-//! parts, cut and removed; its chain is named by the file's layout, not by a slot; it is never evicted.
+//! parts, cut and removed; the file's layout, not a slot, names its chain; it is never evicted.
 //!
-//! Reads are answered by any replica that may, updates by the head. `Moved` tells that the chain is
-//! not here, `Behind` that this node cannot do the update now, or does not know whether it was done.
+//! Any replica that may do so answers reads, the head answers updates. `Moved` means that the chain
+//! is not here, `Behind` that this node cannot do the update now, or does not know whether it was
+//! done.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,28 +30,28 @@ use super::blocks::{GetOutcome, time_left};
 use super::hosted::Hosted;
 use super::kv::{CURSOR_BITS, READS_MAX, Standing, Value, no_value, outcome, refused};
 
-/// Bytes that were read, and their checksum.
+/// Bytes of a read, and their checksum.
 type Found = (SharedBuf, Crc32c);
 
-/// Scans of an engine for one page of a list: some 260,000 chunks are looked at, then the page ends,
-/// full or not.
+/// Maximum scans of an engine for one page of a list: after some 260,000 chunks the page ends, full
+/// or not.
 const SCANS_MAX: usize = 4;
 
-/// Bytes of a chunk with their checksum, which is known where they are all of it.
+/// Adds the checksum, which is known if the bytes are the whole chunk.
 fn summed(info: &ChunkInfo, bytes: SharedBuf) -> Found {
     let is_whole = bytes.len() == info.len as usize;
     let crc = if is_whole { info.crc } else { Crc32c::of(&bytes) };
     (bytes, crc)
 }
 
-/// An update of a chunk of a file, and its name.
+/// An update of a chunk of a file, with its tag.
 #[derive(Clone, Copy, Debug)]
 pub struct FileUpdate {
     at: PlacedChunk,
-    /// The client's, if it gave one, and the chain version that it knew at the first attempt.
+    /// The client's tag, if it gave one, and the chain version that it knew at the first attempt.
     tag: Option<(Tag, ChainVersion)>,
     ack: Ack,
-    /// Not where the data id is sealed.
+    /// Refused if the data id is sealed.
     unless_sealed: bool,
 }
 
@@ -68,7 +69,8 @@ impl FileUpdate {
 
 const fn answer(reply: Option<&Reply<Blob>>) -> ItemStatus {
     match reply {
-        // What is not there needs no cut and no removal; a seal or a copy that is there, no other one.
+        // An absent chunk needs no cut and no removal; an existing seal or copy needs no second
+        // one.
         Some(Reply::Done(_) | Reply::NotFound | Reply::Exists { .. }) => ItemStatus::Ok,
         Some(Reply::Refused(why)) => refused(*why, ItemStatus::Behind),
         Some(Reply::Data { .. }) | None => ItemStatus::Behind,
@@ -76,7 +78,7 @@ const fn answer(reply: Option<&Reply<Blob>>) -> ItemStatus {
 }
 
 impl Host {
-    /// The replica that updates of a chain go to, if it is here.
+    /// The replica that takes updates of a chain, if it is here.
     fn head_of(&self, chain: ChainId) -> Result<Arc<Hosted>, ItemStatus> {
         let mut otherwise = ItemStatus::Moved;
         for hosted in self.replicas_of(chain) {
@@ -88,10 +90,10 @@ impl Host {
         Err(otherwise)
     }
 
-    /// Whether a write to a chain begins here.
+    /// Whether writes to a chain start at this node.
     ///
     /// # Errors
-    /// The answer to the write when it does not.
+    /// The answer to the write if they do not.
     pub fn takes_file(&self, chain: ChainId) -> Result<(), ItemStatus> {
         self.head_of(chain).map(|_| ())
     }
@@ -137,7 +139,7 @@ impl Host {
                 Op::Remove
             }
             ChunkChange::Seal => {
-                // What it promises must outlive a power cut, whatever the client asks for.
+                // A seal must survive a power failure, regardless of the client's `ack`.
                 (update.unless_sealed, update.ack) = (false, Ack::Disk);
                 let Ok(head) = self.head_of(update.at.chain) else { return ItemStatus::Behind };
                 let Ok((nothing, _)) = head.no_bytes() else { return ItemStatus::Busy };
@@ -147,8 +149,8 @@ impl Host {
         self.update_file(update, (op, Crc32c::EMPTY)).await
     }
 
-    /// Makes a chunk what its bases have, unless it is there: decided by the head in the order of all
-    /// updates of the chunk. Bases are sealed, so it does not matter when they are read.
+    /// Copies a chunk from its bases unless it exists: the head decides this in the order of all
+    /// updates of the chunk. Bases are sealed, so the time of reading them does not matter.
     async fn copy_file(&self, update: FileUpdate, bases: &ChunkBases) -> ItemStatus {
         let head = match self.head_of(update.at.chain) {
             Ok(head) => head,
@@ -166,7 +168,7 @@ impl Host {
                 Ok(None) => continue,
                 Err(status) => return status,
             };
-            // A copy by the head itself: whoever asks again finds it, or has it made anew.
+            // The head itself copies: a retry finds the copy or has it made again.
             let block = attrs::encode_file(update.at.chunk).into();
             let copy = Blob::arrived(found.bytes.clone(), block);
             let (crc, update) = (copy.crc(), FileUpdate { tag: None, ..update });
@@ -186,8 +188,9 @@ impl Host {
         if !matches!(reply, Some(Reply::Refused(Refusal::Undecided))) {
             return answer(reply.as_ref());
         }
-        // The whole chain lost its memory of writers. Done once more, a part is what its one writer
-        // wanted there last, for it waits for the answer before it writes there again.
+        // The whole chain lost its memory of writers. Writing a part twice is safe: its one writer
+        // waits for the answer before it writes there again, so these are its last bytes for that
+        // place.
         let anew = FileUpdate { tag: None, ..update };
         answer(self.ask_head_of_file(&head, anew, op).await.as_ref())
     }
@@ -213,7 +216,7 @@ impl Host {
         .await
     }
 
-    /// Reads parts of chunks. Those that the deadline overtakes are `Late`.
+    /// Reads parts of chunks. Parts not read by the deadline are `Late`.
     pub async fn read_files(
         self: &Arc<Self>,
         request: &ChunkReadRequest,
@@ -236,7 +239,7 @@ impl Host {
             {
                 values[index] = read.await.unwrap_or_else(|_| broken());
             }
-            // What is in memory needs no task of its own.
+            // Reads from memory need no task of their own.
             let mut read = Box::pin(Arc::clone(self).read_part(*part));
             let polled = std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context)));
             match polled.await {
@@ -249,7 +252,8 @@ impl Host {
         }
     }
 
-    /// Reads parts of chunks that lie in memory, on any thread; nothing where one of them does not, or not all of it is there.
+    /// Reads parts of chunks from memory, on any thread; none if a part is not in memory, or not
+    /// complete.
     pub fn cached_files(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
         let found = request.parts.iter().map(|part| self.in_memory(part));
         let found: Vec<(Arc<Hosted>, ChunkInfo)> = found.collect::<Option<_>>()?;
@@ -258,7 +262,7 @@ impl Host {
         Some(outcome(values.collect::<Option<_>>()?, request.parts.iter().map(|part| &part.len)))
     }
 
-    /// The replica that may say what a chunk is, and has it in memory up to the end of the part.
+    /// A replica that may answer for the chunk and has it in memory up to the end of the part.
     fn in_memory(&self, part: &ReadPart) -> Option<(Arc<Hosted>, ChunkInfo)> {
         let chunk = part.at.chunk;
         let mut replicas = self.replicas_of(part.at.chain);
@@ -269,7 +273,7 @@ impl Host {
         (info.in_memory && is_within).then_some((hosted, info))
     }
 
-    /// Reads a part of a chunk or, where there is none, of its bases.
+    /// Reads a part of a chunk or, if the chunk is absent, of its bases.
     async fn read_part(self: Arc<Self>, part: ReadPart) -> Value {
         let found = self.read_chunk(&part).await?;
         if let Some(found) = found {
@@ -286,13 +290,13 @@ impl Host {
         self.empty_at(part.at.chain)
     }
 
-    /// Nothing, as a chunk of a chain that is here has it.
+    /// An empty value, if a replica of the chain is here.
     fn empty_at(&self, chain: ChainId) -> Value {
         let replica = self.replicas_of(chain).next();
         replica.map_or_else(|| Err(no_value(ItemStatus::Moved, 0)), |hosted| hosted.no_bytes())
     }
 
-    /// Reads a part of a chunk; nothing where there is none.
+    /// Reads a part of a chunk; none if the chunk is absent.
     async fn read_chunk(self: &Arc<Self>, part: &ReadPart) -> Result<Option<Found>, GetItem> {
         let ReadPart { at: PlacedChunk { chain, chunk }, offset, len, .. } = *part;
         for hosted in self.replicas_of(chain) {
@@ -310,7 +314,7 @@ impl Host {
                         Ok(Some(data)) if data.info.version == info.version => {
                             return Ok(Some(summed(&info, data.bytes)));
                         }
-                        // Changed meanwhile, or damaged.
+                        // Changed during the read, or damaged.
                         _ => {}
                     }
                 }
@@ -355,8 +359,8 @@ impl Host {
         Err(ItemStatus::Moved)
     }
 
-    /// One page of the chunks of files whose chains this node heads, with all that was acknowledged
-    /// before.
+    /// One page of the chunks of files on chains that this node heads. It includes all chunks that
+    /// were acknowledged before.
     pub async fn list_files(&self, request: &ChunkListRequest) -> ChunkListReply {
         self.settled().await;
         let limit = (request.limit as usize).min(LIST_KEYS_MAX);
@@ -401,7 +405,7 @@ impl Host {
 }
 
 impl Hosted {
-    /// What is committed of a chunk of a file.
+    /// The committed version of a chunk of a file.
     fn file(&self, chunk: FileChunk) -> Option<(ChunkInfo, ChunkVersion)> {
         let id = self.store.id(self.around.ids().file(chunk));
         let info = self.store.engine.lookup(id)?;
@@ -412,7 +416,7 @@ impl Hosted {
         is.then_some((info, version.number))
     }
 
-    /// A part of a chunk from memory, if the chunk is still there as it was found.
+    /// Reads a part of a chunk from memory, if the chunk is unchanged since it was found.
     fn cached(&self, part: &ReadPart, info: &ChunkInfo) -> Option<Found> {
         let id = self.store.id(self.around.ids().file(part.at.chunk));
         let data = self.store.engine.read_cached(id)?;
@@ -421,7 +425,7 @@ impl Hosted {
         is_same.then(|| summed(info, data.bytes.slice(range)))
     }
 
-    /// Reads a part as the protocol does.
+    /// Reads a part through the protocol.
     async fn read_file(
         self: &Arc<Self>,
         part: ReadPart,
@@ -443,7 +447,7 @@ impl Hosted {
         }
     }
 
-    /// What is read where nothing is.
+    /// The value of a read without bytes.
     fn no_bytes(&self) -> Value {
         match self.store.engine.alloc(0) {
             Ok(empty) => Ok((empty.freeze(), Crc32c::EMPTY)),

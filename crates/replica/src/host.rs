@@ -1,4 +1,4 @@
-//! All replicas of this node: made and ended as routing says, ticked, leased, reported.
+//! All replicas of this node: made and ended according to routing, ticked, leased, reported.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -33,31 +33,31 @@ use super::sole::{MARK_FILE, SoleMark};
 use super::store::Store;
 use millpond_control::member::{Targets, TargetsReport};
 
-/// Chunks looked at in one go while a disk is read in at the start.
+/// Chunks handled at a time while a disk is read in at the start.
 const SCAN_PAGE: usize = 4096;
-/// Chunks of a target that left its chain removed in one go.
+/// Chunks removed at a time from a target that left its chain.
 const WIPE_PAGE: usize = 256;
-/// Bytes per second that a node sends, or receives, to bring targets up to date, until it hears of
+/// Bytes per second that a node sends, or receives, to bring targets up to date, until it learns
 /// the cluster's setting.
 const RESYNC_RATE: u64 = ByteSize::mib(256).0;
-/// A disk takes no more updates with less than this share of it left, in per mille: what is under
+/// Share of a disk, in per mille, that must be left for it to take more updates: the updates under
 /// way must still fit.
 const ROOM_MIN: u64 = 20;
-/// And none with fewer free segments: a segment holds one size of slabs, so an update that is under way
-/// may find no slab of its size on one replica although there is room for other sizes. It cannot be
-/// taken back there, and the replica would have to leave the chain.
+/// Free segments that must be left as well: a segment holds one size of slabs, so an update under
+/// way may find no slab of its size on one replica although there is room for other sizes. It
+/// cannot be taken back there, and the replica would have to leave the chain.
 pub(super) const ROOM_SEGMENTS: u64 = 2;
 
-/// A disk whose targets a host looks after.
+/// A disk with targets that a host looks after.
 #[derive(Clone, Debug)]
 pub struct HostDisk {
     /// Its identity.
     pub id: DiskId,
     /// Its chunk store.
     pub engine: Engine,
-    /// What the engine finds damaged.
+    /// Chunks that the engine found damaged.
     pub damaged: DamagedChunks,
-    /// This process has formatted it: no other one had replicas there.
+    /// This process has formatted it: no earlier process had replicas there.
     pub is_new: bool,
     /// Whether an earlier process can have granted leases for its replicas.
     pub sole: Arc<SoleMark>,
@@ -70,7 +70,7 @@ impl HostDisk {
     }
 }
 
-/// What a host is made of.
+/// Settings of a host.
 #[derive(Debug)]
 pub struct HostOptions {
     /// This node.
@@ -79,10 +79,10 @@ pub struct HostOptions {
     pub disks: Vec<HostDisk>,
     /// The cores that replicas run on.
     pub cores: Vec<Handle>,
-    /// The credential that other nodes ask for; empty for none.
+    /// The credential that other nodes require; empty for none.
     pub token: Vec<u8>,
-    /// Whether blocks may be stored as their own leaders that are asked for by others: so are those of a server of an
-    /// earlier version.
+    /// Whether blocks may be stored as their own leaders although requests name other leaders, as
+    /// blocks of a server of an earlier version are.
     pub own_leaders: bool,
 }
 
@@ -92,13 +92,13 @@ struct Replicas {
     by_chain: HashMap<ChainId, Vec<Arc<Hosted>>>,
 }
 
-/// What the disks held at the start and no target has taken over yet.
+/// Contents of the disks at the start that no target has taken over yet.
 #[derive(Debug, Default)]
 struct Found {
     /// By disk and target.
     images: HashMap<(usize, TargetId), Image>,
     records: HashMap<TargetId, (usize, TargetRecord)>,
-    /// When replicas of this process ended whose targets may come back.
+    /// End of replicas of this process with targets that may come back.
     ended: HashMap<TargetId, Tick>,
 }
 
@@ -106,13 +106,14 @@ struct Found {
 pub struct Host {
     pub(super) node: NodeId,
     pub(super) disks: Vec<HostDisk>,
-    /// No process before this one acts for its replicas any more.
+    /// From this time on no earlier process acts for its replicas.
     started: Tick,
     /// By disk: when the earlier processes of its replicas were over, [`Tick::default`] when none of
     /// them can have granted a lease.
     since: Vec<Tick>,
     pub(super) own_leaders: bool,
-    /// Old chunks make room for their values put anew: nothing else need, and what is tight now is not then.
+    /// Set while old chunks make room for new puts of their values: nothing else needs room then,
+    /// and no shortage of now will last.
     pub(super) takes_over: AtomicBool,
     cores: Vec<Handle>,
     replicas: RwLock<Replicas>,
@@ -123,15 +124,15 @@ pub struct Host {
     pub(super) movers: Movers,
     resync_rate: AtomicU64,
     receivers: RwLock<Arc<HashMap<ChainId, u64>>>,
-    /// This process stops: its word that nothing serves here is not taken back.
+    /// Set when this process stops: its report that nothing serves here is not taken back.
     leaving: AtomicBool,
-    /// Namespaces whose blocks are to go.
+    /// Namespaces with blocks to be removed.
     dropped: RwLock<HashSet<GroupId>>,
     /// Numbers the host's own updates.
     pub(super) sequence: AtomicU64,
-    /// Blocks given up to make room, since the start.
+    /// Blocks evicted to make room, since the start.
     pub(super) evicted: AtomicU64,
-    /// Chunks that heads of this node remove at present of their own accord.
+    /// Chunks that heads of this node are removing of their own accord.
     pub(super) removing: AtomicUsize,
 }
 
@@ -142,7 +143,7 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
-    /// Says that values of a server of an earlier version are being put anew, or no longer are.
+    /// Notes that values of a server of an earlier version are being put again, or no longer are.
     pub fn take_over(&self, on: bool) {
         self.takes_over.store(on, Ordering::Release);
     }
@@ -154,7 +155,7 @@ impl Host {
         }
     }
 
-    /// Reads in what the disks hold of chains. Nothing serves before routing says so.
+    /// Reads the chains' data on the disks. Nothing serves before routing orders it.
     pub async fn open(options: HostOptions) -> Arc<Self> {
         let HostOptions { node, disks, cores, token, own_leaders } = options;
         let mut found = Found::default();
@@ -169,7 +170,7 @@ impl Host {
             ids: OnceLock::new(),
             refused: AtomicU64::new(0),
         };
-        // Unique in every life of this node: the chain itself has one lane for all its heads.
+        // Unique in every life of this node: the chain has one lane for all its heads.
         let sequence = AtomicU64::new(RealClock::wall_ms() << 20);
         let started = RealClock::tick();
         let over =
@@ -216,7 +217,7 @@ impl Host {
         host
     }
 
-    /// The manager let this node in and told the cluster's secret. It never changes.
+    /// Notes the cluster's secret, received when the manager admitted this node. It never changes.
     fn admitted(&self, ids: ChunkIds) {
         let known = *self.around.ids.get_or_init(|| ids);
         assert!(known == ids, "the secret of a cluster changed");
@@ -228,12 +229,12 @@ impl Host {
         Arc::clone(&self.news.read().routing)
     }
 
-    /// The newest routing, and since when it is so.
+    /// The newest routing, and the history of its changes.
     pub(super) fn news(&self) -> Arc<News> {
         Arc::clone(&self.news.read())
     }
 
-    /// The chunk of a block.
+    /// The chunk id of a block.
     pub(crate) fn block_id(&self, group: GroupId, key: &BlockKey) -> ChunkId {
         self.around.ids().block(group, key)
     }
@@ -243,12 +244,12 @@ impl Host {
         self.cores.len()
     }
 
-    /// Bytes per second that this node sends to bring others up to date.
+    /// Bytes per second that this node may send to bring other replicas up to date.
     pub(super) fn rate(&self) -> u64 {
         self.resync_rate.load(Ordering::Relaxed)
     }
 
-    /// This node's replicas of a chain: mostly one, for which nothing is allocated.
+    /// This node's replicas of a chain: mostly one, which costs no allocation.
     pub(super) fn replicas_of(&self, chain: ChainId) -> impl Iterator<Item = Arc<Hosted>> + use<> {
         let replicas = self.replicas.read();
         let all = replicas.by_chain.get(&chain).map_or(&[][..], Vec::as_slice);
@@ -256,7 +257,7 @@ impl Host {
         all.first().cloned().into_iter().chain(rest)
     }
 
-    /// The replica that is this target.
+    /// The replica with this target.
     pub(super) fn replica(&self, target: TargetId) -> Option<Arc<Hosted>> {
         self.replicas.read().by_target.get(&target).cloned()
     }
@@ -265,19 +266,19 @@ impl Host {
         self.replicas.read().by_target.values().cloned().collect()
     }
 
-    /// Waits until the engines show what was acknowledged up to now, from memory too.
+    /// Waits until the engines show all that was acknowledged so far, even from memory.
     pub(super) async fn settled(&self) {
         for hosted in self.all() {
             hosted.settled().await;
         }
     }
 
-    /// Namespaces whose blocks are to go.
+    /// Namespaces with blocks to be removed.
     pub(super) fn dropped(&self) -> HashSet<GroupId> {
         self.dropped.read().clone()
     }
 
-    /// Ends the links to other nodes; nothing serves any more.
+    /// Ends the links to other nodes; no replica serves any more.
     pub fn close(&self) {
         self.around.links.close();
     }
@@ -292,7 +293,7 @@ impl Host {
         self.around.refused.load(Ordering::Relaxed)
     }
 
-    /// A message from another replica.
+    /// Delivers a message from another replica.
     pub fn deliver(&self, envelope: Envelope<Blob>) {
         let Envelope { from, to, chain, peer } = envelope;
         if let Some(hosted) = self.replica(to).filter(|hosted| hosted.chain == chain) {
@@ -300,7 +301,8 @@ impl Host {
         }
     }
 
-    /// A chunk that the scrubber of a disk, or a read, found damaged: another replica has it.
+    /// Handles a chunk that the scrubber of a disk, or a read, found damaged: another replica has
+    /// it.
     fn repair(&self, disk: usize, id: ChunkId) {
         let attrs = self.disks[disk].engine.attrs(id);
         let Some(version) = attrs.as_deref().and_then(attrs::version) else { return };
@@ -317,7 +319,8 @@ impl Host {
         let mine = all.iter().filter(|hosted| hosted.target.0 as usize % self.cores.len() == lane);
         let sources = all.iter().filter(|hosted| hosted.is_source()).count().max(1) as u64;
         let receivers = Arc::clone(&self.receivers.read());
-        // Shared by what this node sends, or by what the other one receives if that is more.
+        // Divided by the number of streams that this node sends, or that the other node receives if
+        // that is larger.
         let budget = |hosted: &Hosted| {
             let streams = receivers.get(&hosted.chain).map_or(sources, |many| sources.max(*many));
             self.rate() * CHAIN_TICK_MS / 1000 / streams
@@ -357,7 +360,7 @@ impl Host {
         })
     }
 
-    /// Makes this node's replicas what routing says.
+    /// Makes this node's replicas match routing.
     fn apply(self: &Arc<Self>, routing: &Arc<Routing>) {
         let addresses: HashMap<NodeId, Vec<String>> =
             routing.nodes.values().map(|node| (node.id, node.addresses.clone())).collect();
@@ -396,9 +399,9 @@ impl Host {
         self.wipe_unknown(routing);
     }
 
-    /// The manager answered the heartbeat that left at `sent`.
+    /// Takes the manager's answer to the heartbeat that left at `sent`.
     fn grant(&self, sent: Tick, retire: &HashSet<TargetId>) {
-        // It was on its way, or waited for its routing, when the stop began.
+        // The answer was on its way, or waited for its routing, when the stop began.
         if self.leaving.load(Ordering::Relaxed) {
             return;
         }
@@ -409,7 +412,7 @@ impl Host {
         }
     }
 
-    /// No target serves from here on.
+    /// Stops all targets from serving.
     fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
         for hosted in self.all() {
@@ -417,8 +420,8 @@ impl Host {
         }
     }
 
-    /// Replicas of this node that serve, and those that will by `routing`: that are to, or that are all there
-    /// is of their chain.
+    /// Counts the replicas of this node that serve, and those that will by `routing`: those it
+    /// calls serving, and the only ones of their chains.
     pub fn readiness(&self, routing: &Routing) -> (usize, usize) {
         let (mut serving, mut waiting) = (0, 0);
         for chain in routing.chains.values() {
@@ -456,7 +459,7 @@ impl Host {
         hosted
     }
 
-    /// The target is no member of its chain any more: what it holds goes.
+    /// Ends a replica that is no longer a member of its chain: its chunks are removed.
     fn end(&self, routing: &Routing, hosted: &Arc<Hosted>) {
         match routing.chains.get(&hosted.chain) {
             Some(chain) => hosted.routing(chain),
@@ -482,7 +485,7 @@ impl Host {
         spawn(wipe(hosted.store.clone(), image)).detach();
     }
 
-    /// Removes what the disks hold of targets that left their chains while this node was away.
+    /// Removes the chunks of targets that left their chains while this node was away.
     fn wipe_unknown(&self, routing: &Routing) {
         let members: HashSet<TargetId> = {
             let all = routing.chains.values().flat_map(|chain| &chain.targets);
@@ -503,18 +506,18 @@ impl Host {
         }
     }
 
-    /// Whether a replica here may say by itself what a chunk is now.
+    /// Whether a replica here may answer for a chunk by itself now.
     pub fn reads_here(&self, at: PlacedChunk) -> bool {
         let mut replicas = self.replicas_of(at.chain);
         replicas.any(|it| it.standing(self.around.ids().file(at.chunk)) == Standing::Committed)
     }
 
-    /// A core that reads may run on; which one is left to the number.
+    /// A core to run reads on, chosen by `number`.
     pub fn core(&self, number: usize) -> &Handle {
         &self.cores[number % self.cores.len()]
     }
 
-    /// Runs `work` on a core and waits for it: replicas live on cores.
+    /// Runs `work` on a core, since replicas live on cores, and waits for it.
     fn on_core(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let (sender, receiver) = mpsc::channel();
         let host = Arc::clone(self);
@@ -530,23 +533,23 @@ impl Host {
 
 #[cfg(test)]
 impl Host {
-    /// As [`HostTargets::routing`], from a core.
+    /// Same as [`HostTargets::routing`], from a core.
     pub(super) fn apply_now(self: &Arc<Self>, routing: &Arc<Routing>) {
         self.apply(routing);
     }
 
-    /// As [`HostTargets::leave`], from a core.
+    /// Same as [`HostTargets::leave`], from a core.
     pub(super) fn leave_now(&self) {
         self.leave();
     }
 
-    /// As [`HostTargets::granted`], from a core.
+    /// Same as [`HostTargets::granted`], from a core.
     pub(super) fn grant_now(&self, sent: Tick, grant: &Grant) {
         self.grant(sent, &grant.retire.iter().copied().collect());
     }
 }
 
-/// What a member calls; every call is carried out on a core.
+/// The member's interface to the host; every call is carried out on a core.
 #[derive(Clone, Debug)]
 pub struct HostTargets(pub Arc<Host>);
 
@@ -589,7 +592,7 @@ impl Targets for HostTargets {
         }
         for (index, disk) in host.disks.iter().enumerate() {
             let stats = disk.engine.stats();
-            // A disk is called failed once its targets have stopped, not before.
+            // A disk is reported as failed only once its targets have stopped.
             let all = host.all();
             let mut on_it = all.iter().filter(|hosted| hosted.disk == index);
             let failed = stats.read_only && on_it.all(|hosted| hosted.is_stopped());
@@ -619,18 +622,19 @@ impl Targets for HostTargets {
     fn config(&self, config: &ConfigRecord) {
         let set = millpond_cluster::manager::setting(config, "rebalance.bytes_per_second");
         let rate = set.and_then(|text| text.parse::<ByteSize>().ok()).map(|size| size.0);
-        // One that does not parse was set by a newer version.
+        // A value that does not parse was set by a newer version.
         self.0.resync_rate.store(rate.unwrap_or(RESYNC_RATE), Ordering::Relaxed);
     }
 }
 
-/// Whether a target that is no member has left its chain for good. Routing may be older than what the target took part
-/// in last: that of a manager which is cut off, or of a store that was set back. A chain that is not in it is younger.
+/// Whether a target that is no member has left its chain for good. Routing may be older than the
+/// chain version of the target's last action, if it comes from a manager that is cut off or from a
+/// store that was restored. A chain absent from it is younger.
 fn has_left(routing: &Routing, record: &TargetRecord) -> bool {
     routing.chains.get(&record.chain).is_some_and(|chain| chain.version > record.saved)
 }
 
-/// For each chain that has a replica filled: how many replicas are filled on that one's node.
+/// For each chain with a syncing replica: the number of syncing replicas on that replica's node.
 fn receivers(routing: &Routing) -> HashMap<ChainId, u64> {
     let syncing = |chain: &Chain| {
         let mut all = chain.targets.iter();
@@ -656,7 +660,7 @@ fn health(stats: &EngineStats) -> DiskHealth {
     if room { DiskHealth::Room } else { DiskHealth::Full }
 }
 
-/// Reads in what a disk holds of chains.
+/// Reads the chains' data on a disk.
 async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
     let mut cursor = Cursor::default();
     loop {
@@ -683,7 +687,7 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
                 Ok(Stored::Target(record)) => {
                     found.records.insert(record.target, (disk, record));
                 }
-                // Blocks of a server that stood alone, and its namespace table.
+                // Blocks of a server that stood alone, or its namespace table.
                 Err(_) => {}
             }
         }
@@ -693,7 +697,7 @@ async fn read_in(disk: usize, engine: &Engine, found: &mut Found) {
     }
 }
 
-/// Removes what a target held.
+/// Removes the chunks of a target.
 async fn wipe(store: Store, image: Image) {
     let staged = image.staged.into_iter().map(|chunk| store.staged(chunk));
     let committed = image.committed.into_iter().map(|chunk| store.id(chunk));
@@ -708,7 +712,7 @@ async fn wipe(store: Store, image: Image) {
 }
 
 impl Host {
-    /// Keeps the quotas of namespaces from now on.
+    /// Applies the quotas of namespaces from now on.
     fn take_quotas(self: &Arc<Self>, table: &NamespaceTableReply) {
         let holds = |group| self.disks.iter().any(|disk| disk.engine.group_usage(group).chunks > 0);
         let QuotaChanges { any, made, ended } = self.quotas().namespaces(table, holds);
@@ -719,7 +723,7 @@ impl Host {
         let own: Vec<GroupId> =
             table.namespaces.iter().filter(evicts).map(|info| info.id).collect();
         for (index, disk) in self.disks.iter().enumerate() {
-            // It looks at every chunk of the disk when the namespaces are not new: not on this thread.
+            // Not on this thread: for new quotas it looks at every chunk of the disk.
             let (engine, own, ended) = (disk.engine.clone(), own.clone(), ended.clone());
             let core = &self.cores[index % self.cores.len()];
             let _core_gone = core.spawn_on(move || async move {
@@ -732,7 +736,7 @@ impl Host {
         self.around.changed.notify_one();
     }
 
-    /// The links to other nodes, for their numbers.
+    /// The links to other nodes, for their counters.
     pub(super) fn links(&self) -> &Links {
         &self.around.links
     }

@@ -1,8 +1,8 @@
-//! One replica of this node: its state machine, and the order in which its store does things.
+//! One replica of this node: its state machine, and the order of operations on its store.
 //!
-//! Everything happens under one lock that is held for microseconds: an event goes in, its effects
-//! are carried out in their order. What the disk must be waited for goes on as a task and comes
-//! back as an event. Changes of one chunk reach the engine one after the other.
+//! Everything happens under one lock that is held for microseconds: an event goes in, and its
+//! effects are carried out in their order. Work that waits for the disk continues as a task and
+//! returns as an event. Changes of one chunk reach the engine one after the other.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
@@ -30,40 +30,41 @@ use super::links::Links;
 use super::quota::Quotas;
 use super::store::{Flipped, Held, Store};
 
-/// A replica that stopped by itself is opened anew after this time.
+/// Time after which a replica that stopped by itself is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(2);
-/// How often an operation on the whole store looks whether what came before it has ended.
+/// Interval at which an operation on the whole store checks whether the changes before it have
+/// ended.
 const BARRIER_RETRY: Duration = Duration::from_millis(1);
 
-/// What all replicas of a node share.
+/// State that all replicas of a node share.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     pub(super) links: Arc<Links>,
-    /// A heartbeat should leave.
+    /// Notified when a heartbeat should leave.
     pub(super) changed: Arc<Notify>,
-    /// What namespaces hold here, and may.
+    /// Use and limits of namespaces on this node.
     pub(super) quotas: Quotas,
-    /// Messages that no replica sends.
+    /// Messages that no correct replica sends.
     pub(super) refused: AtomicU64,
-    /// How chunks are named. Nothing serves before the manager has told, with the registration.
+    /// Naming of chunks. Nothing serves before the manager has sent it, with the registration.
     pub(super) ids: OnceLock<ChunkIds>,
 }
 
 impl Surroundings {
-    /// How chunks are named.
+    /// Naming of chunks.
     pub(super) fn ids(&self) -> ChunkIds {
         self.ids.get().copied().unwrap_or(ChunkIds::UNKEYED)
     }
 }
 
-/// What a disk can take.
+/// Operations that a disk can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskHealth {
-    /// Updates.
+    /// Further updates.
     Room,
-    /// No more than what is under way.
+    /// Only the updates under way.
     Full,
-    /// Nothing: its log cannot be written.
+    /// None: its log cannot be written.
     Failed,
 }
 
@@ -86,15 +87,15 @@ impl std::fmt::Debug for Hosted {
 
 pub(super) struct State {
     pub(super) replica: Replica<Blob>,
-    /// The newest description of the chain that was heard of.
+    /// The newest known description of the chain.
     pub(super) view: Chain,
-    /// Counts restarts of the state machine: answers to an earlier one are dropped.
+    /// Counts restarts of the state machine: answers to an earlier life are dropped.
     life: u64,
     numbered: u64,
     waiting: HashMap<RequestId, oneshot::Sender<Reply<Blob>>>,
     events: VecDeque<Event<Blob>>,
     queues: HashMap<ChunkId, Queue>,
-    /// Changes that were started, in order, and have not ended.
+    /// Changes that were started and have not ended, in order.
     changing: BTreeSet<u64>,
     changes: u64,
     pub(super) image: Image,
@@ -102,7 +103,7 @@ pub(super) struct State {
     left: BTreeSet<SlotId>,
     retiring: bool,
     stopped: Option<Tick>,
-    /// Until then it honours grants of an earlier life, of which it knows nothing.
+    /// Until this time the replica honours grants of an earlier life, which it does not know.
     silent_until: Option<Tick>,
 }
 
@@ -112,12 +113,13 @@ impl State {
         self.left.contains(&slot)
     }
 
-    /// Whether a commit or removal of the chunk is on its way to the engine.
+    /// Whether a commit, removal or unstaging of the chunk is on its way to the engine.
     pub(super) fn flipping(&self, chunk: ChunkId) -> bool {
         self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(|(_, job)| job.flips()))
     }
 
-    /// Whether a change of the chunk is still to be counted: it is staged, or on its way to be committed.
+    /// Whether a change of the chunk has yet to be counted: it is staged, or on its way to be
+    /// committed.
     pub(super) fn is_uncounted(&self, chunk: ChunkId) -> bool {
         let commits = |(_, job): &(u64, Job)| job.flips() || job.puts();
         let comes = self.queues.get(&chunk).is_some_and(|queue| queue.jobs.iter().any(commits));
@@ -136,7 +138,7 @@ enum Job {
     Commit(ChunkId, ChunkVersion),
     Remove(ChunkId),
     Unstage(ChunkId),
-    /// Stands for the change of its queue that runs.
+    /// Stands for the running change of its queue.
     Running {
         flips: bool,
         puts: bool,
@@ -165,7 +167,7 @@ impl Job {
         matches!(op, StoreOp::Lookup(_) | StoreOp::Label(_) | StoreOp::Read(_))
     }
 
-    /// Changes what a read or lookup that comes later must see.
+    /// Whether it changes the result of later reads and lookups.
     const fn flips(&self) -> bool {
         matches!(
             self,
@@ -176,19 +178,19 @@ impl Job {
         )
     }
 
-    /// Commits a version by itself, which nobody needs to see before it is there.
+    /// Whether it commits a version in one step, which needs not be visible before it is done.
     const fn puts(&self) -> bool {
         matches!(self, Self::Store(_, _, StoreOp::Put(_)) | Self::Running { puts: true, .. })
     }
 }
 
-/// How a job ended.
+/// Outcome of a job.
 enum Ended {
     Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
     Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
     Put(Token, u64, ChunkId, Result<(StoreAnswer<Blob>, Flipped), StoreError>),
     Committed(ChunkId, Result<Option<Flipped>, StoreError>),
-    /// Good bytes were put in place, or not; whether the store has none now.
+    /// Good bytes were put in place, or not; the flag is whether the store has none now.
     Restored(Token, u64, (ChunkId, bool), Result<StoreAnswer<Blob>, StoreError>),
     Removed(ChunkId, Held, Result<(), StoreError>),
     Unstaged(ChunkId, Result<(), StoreError>),
@@ -196,7 +198,7 @@ enum Ended {
 
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
-/// A replica whose earlier lives were over by `since`.
+/// A replica with earlier lives that ended by `since`.
 fn replica(
     (chain, target): (ChainId, TargetId),
     saved: ChainVersion,
@@ -217,14 +219,15 @@ pub(super) const fn grant_longest() -> Duration {
     Duration::from_millis(PEER_LEASE_MS * (100 + LEASE_SKEW_PERCENT) as u64 / 100)
 }
 
-/// When a replica whose earlier lives were over by `since` acts on its promotion, if not yet: `Leases` of the chain.
+/// Time until which a replica with earlier lives that ended by `since` must not act on its
+/// promotion, if that is not over: see `Leases` of the chain.
 fn silent_until(since: Tick) -> Option<Tick> {
     let until = since.plus(grant_longest());
     Some(until).filter(|until| RealClock::tick() < *until)
 }
 
 impl Hosted {
-    /// A replica on a disk with what was found there; its earlier lives were over by `since`.
+    /// A replica on a disk with the contents found there; its earlier lives ended by `since`.
     pub(super) fn new(
         store: Store,
         (disk, image): (usize, Image),
@@ -251,24 +254,24 @@ impl Hosted {
         Arc::new(Self { chain, target, disk, store, around, state: Mutex::new(state) })
     }
 
-    /// The state, for questions; events go through [`Self::step`].
+    /// The state, for reads; events go through [`Self::step`].
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// Hands an event to the state machine and does what it wants done.
+    /// Passes an event to the state machine and carries out its effects.
     pub(super) fn step(self: &Arc<Self>, event: Event<Blob>) {
         let mut state = self.state.lock();
         state.events.push_back(event);
         self.drive(&mut state);
     }
 
-    /// A message from another replica.
+    /// Takes a message from another replica.
     pub(super) fn peer(self: &Arc<Self>, from: TargetId, peer: Peer<Blob>) {
         self.step(Event::Peer(from, peer));
     }
 
-    /// A newer description of the chain, from the manager.
+    /// Takes a newer description of the chain from the manager.
     pub(super) fn routing(self: &Arc<Self>, chain: &Chain) {
         let mut state = self.state.lock();
         if chain.version <= state.view.version {
@@ -281,26 +284,26 @@ impl Hosted {
         self.drive(&mut state);
     }
 
-    /// Refuses clients' updates of a slot from now on; says which chunks have updates under way.
+    /// Refuses clients' updates of a slot from now on; returns the chunks with updates under way.
     pub(super) fn leave(&self, slot: SlotId) -> BTreeSet<ChunkId> {
         let mut state = self.state.lock();
         state.left.insert(slot);
         state.replica.busy().collect()
     }
 
-    /// Takes updates again of a slot that came back.
+    /// Takes updates of a slot again that came back.
     pub(super) fn take_back(&self, slot: SlotId) {
         self.state.lock().left.remove(&slot);
     }
 
-    /// It is no member of its chain any more; what it held.
+    /// Ends the replica, which is no longer a member of its chain; returns its image.
     pub(super) fn end_of_membership(&self) -> Image {
         let mut image = std::mem::take(&mut self.state().image);
         image.counted.set_head(&self.around.quotas, false);
         image
     }
 
-    /// Whether the target is to leave its chain.
+    /// Sets whether the target should leave its chain.
     pub(super) fn retire(self: &Arc<Self>, wanted: bool) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.retiring, wanted) != wanted {
@@ -309,8 +312,8 @@ impl Hosted {
         }
     }
 
-    /// Asks the replica something and waits for its answer; none when `event` is none, or the replica
-    /// stopped.
+    /// Sends a request to the replica and waits for its answer; none if `event` returns none, or
+    /// the replica stopped.
     pub(super) async fn ask(
         self: &Arc<Self>,
         event: impl FnOnce(RequestId, &State) -> Option<Event<Blob>>,
@@ -329,8 +332,8 @@ impl Hosted {
         answer.await.ok()
     }
 
-    /// Time passed. `budget` bytes may be sent for resync; `excess` bytes should go from the disk, this
-    /// target's share of what it has too much.
+    /// Advances time. `budget` bytes may be sent for resync; `excess` bytes should go from the
+    /// disk, as this target's share of its excess.
     pub(super) fn tick(self: &Arc<Self>, budget: u64, (disk, excess): (DiskHealth, u64)) {
         let mut state = self.state.lock();
         if state.replica.stopped() {
@@ -382,16 +385,16 @@ impl Hosted {
         state.silent_until.is_none() && state.replica.may_read(RealClock::tick())
     }
 
-    /// Whether it brings another target up to date.
+    /// Whether it is bringing another target up to date.
     pub(super) fn is_source(&self) -> bool {
         self.state.lock().replica.resync_progress().is_some_and(|progress| !progress.done)
     }
 
-    /// What the next heartbeat says.
+    /// Content of the next heartbeat.
     pub(super) fn report(&self) -> Option<(LocalReport, u64)> {
         let state = self.state.lock();
         let mut report = state.replica.local_report()?;
-        // Who is promoted must act on it at once: until it does, no write passes the new tail.
+        // A promoted replica must act on it at once: until it does, no write passes the new tail.
         if state.silent_until.is_some() && report.state == LocalState::UpToDate {
             report.state = LocalState::Online;
         }
@@ -402,7 +405,7 @@ impl Hosted {
         let mut effects = Vec::new();
         while let Some(event) = state.events.pop_front() {
             // Read after the event was taken: a process that slept in between must not answer under
-            // a lease that ended meanwhile.
+            // a lease that has ended.
             let now = RealClock::tick();
             state.replica.step(now, event, &mut effects);
             for effect in effects.drain(..) {
@@ -418,7 +421,7 @@ impl Hosted {
                     let _gone = waiter.send(reply);
                 }
             }
-            // Whoever asked hears that there will be no answer.
+            // The caller learns that there will be no answer.
             Effect::Replaced(request) => drop(state.waiting.remove(&request)),
             Effect::Send(to, peer) => {
                 let node = state.view.targets.iter().find(|member| member.target == to);
@@ -505,7 +508,7 @@ impl Hosted {
         self.run(state, Some((chunk, number)), work);
     }
 
-    /// Polls once under the lock, since most work needs not wait; the rest goes on as a task.
+    /// Polls once under the lock, since most work does not wait; the rest continues as a task.
     fn run(self: &Arc<Self>, state: &mut State, queue: Option<(ChunkId, u64)>, mut work: Work) {
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(ended) => self.end(state, queue, ended),
@@ -583,8 +586,8 @@ impl Hosted {
         }
     }
 
-    /// Whether the bytes to stage are stored under the id that their owner has in this cluster: no
-    /// peer can put a block where a file's chunk belongs, or either where another one does.
+    /// Whether the bytes to stage have the chunk id of their owner in this cluster: no peer can put
+    /// a block in the place of a file's chunk, or either in the place of another one.
     fn is_named_by_owner(&self, request: &StageRequest<Blob>) -> bool {
         let (Write::Whole(blob) | Write::Part { bytes: blob, .. }) = &request.write else {
             return true;
@@ -637,7 +640,7 @@ impl Hosted {
         (Some((chunk, number)), self.work(job))
     }
 
-    /// Keeps the books, and tells the state machine.
+    /// Updates the image and passes the outcome to the state machine.
     fn note(&self, state: &mut State, ended: Ended) {
         let quotas = &self.around.quotas;
         let image = &mut state.image;
@@ -708,7 +711,7 @@ impl Hosted {
         self.run_later(work);
     }
 
-    /// Work that takes the lock itself must not be polled under it.
+    /// Runs work that takes the lock itself and so must not be polled under it.
     fn run_later(self: &Arc<Self>, work: Work) {
         let this = Arc::clone(self);
         spawn(async move {
@@ -720,7 +723,7 @@ impl Hosted {
         .detach();
     }
 
-    /// What an operation that lists committed chunks is answered with.
+    /// The answer to an operation that lists chunks of the image.
     fn listed(&self, image: &Image, op: &StoreOp<Blob>) -> Option<StoreAnswer<Blob>> {
         match *op {
             StoreOp::List { after, until, max } => {
@@ -759,7 +762,7 @@ impl Hosted {
         StoreAnswer::Page { items, complete: found.next().is_none() }
     }
 
-    /// Waits for the changes that were started so far: what was committed is seen from then on.
+    /// Waits for the changes started so far: committed versions are visible from then on.
     pub(super) async fn settled(&self) {
         let until = self.state.lock().changes;
         while self.state.lock().changing.first().is_some_and(|first| *first <= until) {
@@ -767,7 +770,7 @@ impl Hosted {
         }
     }
 
-    /// Operations on all chunks: they wait for the changes that were started before them.
+    /// Runs an operation on all chunks, after the changes that were started before it.
     async fn whole(self: &Arc<Self>, op: StoreOp<Blob>) -> Result<StoreAnswer<Blob>, StoreError> {
         self.settled().await;
         if let Some(page) = self.listed(&self.state.lock().image, &op) {
@@ -797,7 +800,7 @@ impl Hosted {
                 self.state.lock().image.saved = version;
                 Ok(done)
             }
-            // Of one chunk.
+            // Operations on one chunk.
             _ => Err(StoreError::Io),
         }
     }
@@ -805,7 +808,7 @@ impl Hosted {
 
 #[cfg(test)]
 impl Hosted {
-    /// As if a change had begun; [`Self::end_change`] ends it.
+    /// Blocks operations on the whole store as a change does; [`Self::end_change`] ends it.
     pub(super) fn begin_change(&self) -> u64 {
         let mut state = self.state.lock();
         state.changes += 1;

@@ -1,4 +1,4 @@
-//! The books of one replica: which chunks its store holds, and how much.
+//! The image of one replica: the chunks in its store, and their sizes.
 
 use std::collections::BTreeSet;
 
@@ -8,17 +8,17 @@ use millpond_types::cluster::ChainVersion;
 use super::quota::{Counted, Quotas};
 use super::store::Flipped;
 
-/// Memory of a replica for every chunk that it holds: a place in an ordered set, two thirds of which are full.
+/// Memory of a replica per chunk: a place in an ordered set, two thirds of which are full.
 pub const BYTES_PER_CHUNK: u64 = 28;
 
-/// What a target's disk holds: found when the node started, and kept by what is stored since.
+/// Contents of a target's disk: found when the node started, and updated with every change.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     pub(super) saved: ChainVersion,
     pub(super) committed: BTreeSet<ChunkId>,
     pub(super) tombstones: BTreeSet<ChunkId>,
     pub(super) staged: BTreeSet<ChunkId>,
-    /// Of those committed: the bytes were lost when they came. Exact.
+    /// Committed chunks with bytes that were lost when they came. Exact.
     pub(super) lost: BTreeSet<ChunkId>,
     pub(super) used_bytes: u64,
     /// Its values by namespace.

@@ -1,4 +1,5 @@
-//! The KV verbs that read, over chains: every key is answered by a replica that may, or with `Moved`.
+//! The KV verbs that read, over chains: a replica that may answer for a key does; other keys get
+//! `Moved`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::blocks::{GetOutcome, time_left};
 use super::hosted::Hosted;
 use crate::local::Metrics;
 
-/// Reads of one request in flight: enough to fill a device queue of 32 twice.
+/// Maximum reads of one request in flight: enough to fill a device queue of 32 twice.
 pub(super) const READS_MAX: usize = 64;
 /// Bits of a list cursor that belong to the engine; the disk's index stands above them.
 pub(super) const CURSOR_BITS: u32 = 56;
@@ -32,7 +33,7 @@ struct Wanted {
     key: BlockKey,
     slot: SlotId,
     chunk: ChunkId,
-    /// How this node was chosen.
+    /// Routing versions by which the client chose this node.
     planned: Planned,
 }
 
@@ -43,7 +44,7 @@ impl Wanted {
         Self { group, key: *key, slot, chunk, planned }
     }
 
-    /// What a request asks for, in its order.
+    /// The blocks of a request, in its order.
     fn all(
         ids: ChunkIds,
         request: &KeysRequest,
@@ -62,26 +63,26 @@ impl Wanted {
     }
 }
 
-/// What a replica knows of a block without asking others.
+/// Knowledge of a replica about a block, without asking others.
 enum Known {
-    /// It is there.
+    /// The block is here.
     Here(ChunkInfo),
-    /// It is not.
+    /// The block is not here.
     Nothing,
     /// A version is under way: the protocol must decide.
     Ask,
-    /// This replica may not say.
+    /// This replica may not answer.
     Moved,
 }
 
-/// What a replica may say of a chunk at this moment.
+/// Right of a replica to answer for a chunk at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nothing: another one must be asked.
+    /// None: another replica must be asked.
     Elsewhere,
     /// A version is under way: the protocol must decide.
     Pending,
-    /// What is committed here is the answer.
+    /// The committed version here is the answer.
     Committed,
 }
 
@@ -91,7 +92,7 @@ pub(super) const fn no_value(status: ItemStatus, len: u32) -> GetItem {
     GetItem { status, len, crc: Crc32c(0), pool_offset: 0 }
 }
 
-/// What a client is told of a chain's refusal; `elsewhere` when the chain cannot answer here and now.
+/// The item status for a chain's refusal; `elsewhere` if the chain cannot answer here and now.
 pub(super) const fn refused(why: Refusal, elsewhere: ItemStatus) -> ItemStatus {
     match why {
         Refusal::Busy(_) => ItemStatus::Busy,
@@ -112,13 +113,13 @@ pub(super) fn unix_seconds() -> u32 {
 }
 
 impl Host {
-    /// The same block stored as its own leader, where it may be.
+    /// The same block stored as its own leader, if this host allows that.
     fn as_own_leader(&self, wanted: &Wanted) -> Option<Wanted> {
         let slot = placement::slot(wanted.group, &wanted.key);
         (self.own_leaders && slot != wanted.slot).then_some(Wanted { slot, ..*wanted })
     }
 
-    /// Whether a block is here as its own leader, and is asked for by another one.
+    /// Whether a block is here as its own leader although the request names another one.
     pub(super) fn is_own_leader(&self, group: GroupId, (key, slot): (&BlockKey, SlotId)) -> bool {
         if !self.own_leaders {
             return false;
@@ -137,7 +138,7 @@ impl Host {
         let _gone_again = self.on_copies_of(&wanted, &mut pin).await;
     }
 
-    /// What this node's replicas know of a block, without waiting.
+    /// Knowledge of this node's replicas about a block, without waiting.
     fn known(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
         let found = self.known_as(wanted);
         if !matches!(found.0, Known::Nothing) {
@@ -147,7 +148,7 @@ impl Host {
         own.filter(|own| matches!(own.0, Known::Here(_))).unwrap_or(found)
     }
 
-    /// The same by the leader that is asked for.
+    /// Same as `known`, only under the leader of the request.
     fn known_as(&self, wanted: &Wanted) -> (Known, Option<Arc<Hosted>>) {
         let news = self.news();
         if !news.agrees(wanted.slot, wanted.planned) {
@@ -158,8 +159,8 @@ impl Host {
             let chain = news.routing.chains.get(chain);
             chain.is_some_and(|chain| chain.serving().any(|member| member.node == self.node))
         };
-        // Who serves both chains is asked for one of them, and cannot tell which: what either has
-        // counts, and nothing only when neither has it.
+        // A node that serves both chains is asked for one of them and cannot tell which: a block on
+        // either counts, and it is absent only if it is on neither.
         let mut answer = (Known::Moved, None);
         for chain in std::iter::once(place.chain).chain(place.old) {
             let mut may = false;
@@ -174,13 +175,13 @@ impl Host {
                     Known::Moved => {}
                 }
             }
-            // While a slot moves, its other chain may be on another node: the client asks there. It
-            // counts on every chain that this node serves, as they both know.
+            // While a slot moves, its other chain may be on another node, where the client asks
+            // too. The client counts on this node for every chain that it serves, as both know.
             if !may && serves(&chain) {
                 return (Known::Moved, None);
             }
         }
-        // What left meanwhile was not looked for where it went.
+        // A block that left during the search was not looked for at its new place.
         if !self.news().agrees(wanted.slot, wanted.planned) {
             return (Known::Moved, None);
         }
@@ -195,7 +196,7 @@ impl Host {
             (Known::Moved, _) | (Known::Ask, None) => (ItemStatus::Moved, None),
             (Known::Ask, Some(hosted)) => {
                 let status = match hosted.presence(&wanted).await {
-                    // Perhaps it left while it was waited for.
+                    // It may have left during the wait.
                     ItemStatus::Miss if !self.news().agrees(wanted.slot, wanted.planned) => {
                         ItemStatus::Moved
                     }
@@ -227,8 +228,8 @@ impl Host {
     }
 
     /// Applies `each`, which keeps a block or lets it go, to this node's copies of the keys of a
-    /// request. While a slot moves these may be two: of which chain this node is asked it cannot
-    /// tell, and what counts is what it does as the head of one.
+    /// request. While a slot moves there may be two copies: this node cannot tell for which chain
+    /// it is asked, and the result at the head of a chain counts.
     pub async fn on_copies(
         &self,
         request: &KeysRequest,
@@ -245,7 +246,7 @@ impl Host {
             {
                 status = found;
             }
-            // The mover does not look any more at what was done by older routing.
+            // The mover no longer looks at changes made by older routing.
             let known = self.news().agrees(wanted.slot, wanted.planned);
             items.push(if known { status } else { ItemStatus::Moved });
         }
@@ -263,7 +264,8 @@ impl Host {
         }
         let place = news.routing.place(wanted.slot);
         let (mut asked, mut answer) = (false, ItemStatus::Miss);
-        // A copy is at the new chain before it leaves the old one: who looks there last misses none.
+        // A copy arrives at the new chain before it leaves the old one: looking at the new chain
+        // last misses none.
         for id in place.old.into_iter().chain([place.chain]) {
             let chain = news.routing.chains.get(&id);
             let mut serving = chain.into_iter().flat_map(Chain::serving);
@@ -292,19 +294,19 @@ impl Host {
         if asked { answer } else { ItemStatus::Moved }
     }
 
-    /// Counts an access for eviction. The chunk is the engine's, here and below.
+    /// Counts an access for eviction. `id` names the engine's chunk, here and below.
     pub fn touch(&self, disk: usize, id: ChunkId) -> ItemStatus {
         if self.disks[disk].engine.touch(id) { ItemStatus::Ok } else { ItemStatus::Miss }
     }
 
-    /// Promises not to evict a block before `until`: `Ok`, or `Exists` when there is no lease.
+    /// Promises not to evict a block before `until`: `Ok`, or `Exists` without a lease.
     pub fn lease(&self, disk: usize, id: ChunkId, until: Option<Tick>) -> ItemStatus {
         let leased = until.is_some_and(|until| self.disks[disk].engine.lease(id, until));
         if leased { ItemStatus::Ok } else { ItemStatus::Exists }
     }
 
-    /// Pins or unpins this node's copy of a block. A client says it to every replica, since any may
-    /// become the head, which alone decides what goes.
+    /// Pins or unpins this node's copy of a block. A client sends this to every replica, since any
+    /// may become the head, which alone decides about eviction.
     pub async fn pin(&self, disk: usize, id: ChunkId, on: bool) -> ItemStatus {
         match self.disks[disk].engine.set_pinned(id, on).await {
             Ok(true) => ItemStatus::Ok,
@@ -317,7 +319,8 @@ impl Host {
         }
     }
 
-    /// Bytes of the pool that a get may hold: whole pages. Whether the values may be read is not asked yet.
+    /// Bytes of the pool that a get may hold, in whole pages. This does not check whether the
+    /// values may be read.
     pub fn get_bytes(&self, request: &GetRequest, run_blocks: u16) -> u64 {
         let news = self.news();
         let each = request.keys.iter().enumerate().map(|(index, key)| {
@@ -332,8 +335,8 @@ impl Host {
         each.sum::<u64>().min(PAYLOAD_BYTES_MAX as u64)
     }
 
-    /// The length of the longest chunk under the block's id on this node that fits `room` bytes; 0 if
-    /// there is none.
+    /// Length of the longest chunk under the block's id on this node that fits into `room` bytes; 0
+    /// if there is none.
     fn len_of(&self, news: &News, wanted: &Wanted, room: u32) -> u32 {
         let place = news.routing.place(wanted.slot);
         let len = |hosted: Arc<Hosted>| {
@@ -344,7 +347,7 @@ impl Host {
         chains.flat_map(|chain| self.replicas_of(chain)).filter_map(len).max().unwrap_or(0)
     }
 
-    /// Reads values. Those that the deadline overtakes are `Late`.
+    /// Reads values. Values not read by the deadline are `Late`.
     pub async fn get(
         self: &Arc<Self>,
         request: &GetRequest,
@@ -423,7 +426,7 @@ impl Host {
         let direct = match known {
             Known::Moved => return Err(no_value(ItemStatus::Moved, 0)),
             Known::Nothing => return Err(no_value(ItemStatus::Miss, 0)),
-            // What is committed now may be read without the state machine.
+            // The committed version may be read without the state machine.
             Known::Here(info) => {
                 match hosted.store.engine.read(hosted.store.id(wanted.chunk)).await {
                     Ok(Some(data)) if data.info.version == info.version => {
@@ -442,7 +445,7 @@ impl Host {
                 let crc = millpond_chain::Payload::crc(&blob);
                 Ok((blob.bytes, crc))
             }
-            // Perhaps it left while it was waited for.
+            // It may have left during the wait.
             Ok(_) if !self.news().agrees(wanted.slot, wanted.planned) => {
                 Err(no_value(ItemStatus::Moved, 0))
             }
@@ -451,8 +454,8 @@ impl Host {
         }
     }
 
-    /// One page of the keys of a namespace whose chains this node heads, with all that was acknowledged
-    /// before.
+    /// One page of the keys of a namespace on chains that this node heads. It includes all keys
+    /// that were acknowledged before.
     pub async fn list(&self, request: &ListRequest) -> ListReply {
         self.settled().await;
         let mut disk = usize::try_from(request.cursor >> CURSOR_BITS).unwrap_or(usize::MAX);
@@ -485,7 +488,7 @@ impl Host {
 }
 
 impl Hosted {
-    /// Whether a block is there: `Ok` or `Miss`, or why this replica may not say.
+    /// Whether a block is there: `Ok` or `Miss`, or the reason why this replica may not answer.
     async fn presence(self: &Arc<Self>, wanted: &Wanted) -> ItemStatus {
         match self.known(wanted) {
             Known::Here(_) => ItemStatus::Ok,
@@ -507,14 +510,14 @@ impl Hosted {
         }
     }
 
-    /// What this replica may say of a chunk without asking others.
+    /// Whether this replica may answer for a chunk without asking others.
     pub(super) fn standing(&self, chunk: ChunkId) -> Standing {
         let state = self.state();
         let now = RealClock::tick();
         if !state.replica.may_read(now) {
             return Standing::Elsewhere;
         }
-        // A commit that has not reached the engine yet must be seen all the same.
+        // A commit that has not reached the engine yet must be visible all the same.
         if !state.replica.committed_now(now, chunk) || state.flipping(chunk) {
             return Standing::Pending;
         }
@@ -528,7 +531,7 @@ impl Hosted {
         self.store.engine.lookup_where(self.store.id(wanted.chunk), is)
     }
 
-    /// Reads a whole chunk as the protocol does.
+    /// Reads a whole chunk through the protocol.
     async fn read(self: &Arc<Self>, chunk: ChunkId) -> Result<Option<Blob>, ItemStatus> {
         let reply = self.ask(|request, state| {
             let version = state.replica.chain_version();
@@ -543,7 +546,7 @@ impl Hosted {
     }
 }
 
-/// The answer to a get, with the room that each value has.
+/// The answer to a get, with the client's room for each value.
 pub(super) fn outcome<'r>(
     values: Vec<Value>,
     room: impl IntoIterator<Item = &'r u32>,

@@ -1,17 +1,17 @@
 //! The chain replicas of this node: the shell round `millpond-chain` over the engines of its disks.
 //!
-//! Reading order: `attrs` (what is kept beside a chunk), `blob` (bytes on their way), `blocks` (what
-//! reads and writes share), `store` (the protocol's store operations on an engine), `image` (what that
-//! holds), `hosted` (one replica and the order of its work), `links` (what nodes say to each other),
-//! `host` (all replicas of the node), `kv` (reads over chains), `update` (writes), `files` (chunks of
-//! files), `relay` and `moving` (a slot's way to another chain), `evict` (what heads give up when a
-//! disk fills), `quota` (what a namespace may hold), `numbers` (what is watched), [`local`] (the KV
-//! service over the chains of this node).
+//! Reading order: `attrs` (attributes of a chunk), `blob` (bytes in transit), `blocks` (types that
+//! reads and writes share), `store` (the protocol's store operations on an engine), `image`
+//! (contents of that store), `hosted` (one replica and the order of its work), `links` (messages
+//! between nodes), `host` (all replicas of the node), `kv` (reads over chains), `update` (writes),
+//! `files` (chunks of files), `relay` and `moving` (moves of slots between chains), `evict`
+//! (evictions by heads when a disk fills), `quota` (limits of namespaces), `numbers` (counters),
+//! [`local`] (the KV service over the chains of this node).
 //!
 //! Invariants:
 //! - Changes of one chunk reach the engine in the order of the state machine's effects.
 //! - A target reported OFFLINE has stopped before the report is made.
-//! - Nothing is removed from a chain but by its head.
+//! - Only its head removes anything from a chain.
 //! - No message between replicas is relied upon to arrive.
 
 mod attrs;

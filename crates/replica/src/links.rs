@@ -1,7 +1,7 @@
-//! Links to other nodes: what replicas say to each other, one way, over connections of their own.
+//! Links to other nodes: messages between replicas, one way, over connections of their own.
 //!
-//! Nothing is promised: a message may be lost when a connection ends or a queue is full. The
-//! protocol says again what matters. So a link needs no answers and no memory of what was sent.
+//! Delivery is not guaranteed: a message may be lost when a connection ends or a queue is full. The
+//! protocol repeats important messages. So a link needs no answers and no memory of sent messages.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
@@ -22,13 +22,14 @@ use super::blob::Blob;
 use super::numbers::LinkNumbers;
 use millpond_control::link::resolve;
 
-/// Messages waiting for one link; more are dropped. Two full windows of a few hundred chains.
+/// Maximum messages waiting for one link; more are dropped. Two full windows of a few hundred
+/// chains.
 const QUEUE_MAX: usize = 16_384;
-/// Bytes waiting for one link: what two seconds of a 1 Gbit/s network take, and little enough memory.
+/// Maximum bytes waiting for one link: two seconds of a 1 Gbit/s network, and little enough memory.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
-/// Bytes sent in one go.
+/// Bytes sent at a time.
 const SEND_BYTES_MAX: usize = 4 << 20;
-/// A peer that takes nothing for so long is connected to anew: shorter than a node lease.
+/// Time without progress after which a peer is connected to again: shorter than a node lease.
 const STALL: Duration = Duration::from_millis(1500);
 /// Pause after a failed attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ struct Queue {
     closed: bool,
 }
 
-/// One connection to another node, and what waits for it.
+/// One connection to another node, and its queue.
 struct Link {
     node: NodeId,
     queue: Mutex<Queue>,
@@ -61,7 +62,7 @@ pub(super) struct Links {
     cores: Vec<Handle>,
     addresses: RwLock<HashMap<NodeId, Vec<String>>>,
     open: RwLock<HashMap<(NodeId, usize), Arc<Link>>>,
-    /// Where messages to this node itself go.
+    /// Receiver of messages to this node itself.
     host: OnceLock<Weak<Host>>,
     this: Weak<Self>,
 }
@@ -89,7 +90,7 @@ impl Links {
         let _set_once = self.host.set(Arc::downgrade(host));
     }
 
-    /// Where the nodes are now; links to nodes that are gone end.
+    /// Sets the current addresses of nodes; ends links to nodes without one.
     pub(super) fn set_addresses(&self, addresses: HashMap<NodeId, Vec<String>>) {
         let mut links = self.open.write();
         links.retain(|(node, _), link| {
@@ -112,7 +113,7 @@ impl Links {
         let envelope = Envelope { chain, from, to, peer };
         if node == self.me {
             let Some(host) = self.host.get().and_then(Weak::upgrade) else { return };
-            // The sender's lock is held: the receiver is met in a turn of its own.
+            // The sender's lock is held, so the receiver gets the message in a task of its own.
             spawn(async move { host.deliver(envelope) }).detach();
             return;
         }
@@ -193,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Forgets what waits: it will be said again.
+    /// Drops the queue: its messages will be repeated.
     fn clear(&self) {
         let mut queue = self.queue.lock();
         queue.bytes = 0;
@@ -203,7 +204,7 @@ impl Link {
         drop(old);
     }
 
-    /// What to send next; `None` when the link is closed.
+    /// The next pieces to send; `None` once the link is closed.
     async fn next(&self) -> Option<Vec<Piece>> {
         poll_fn(|context| {
             let mut queue = self.queue.lock();
@@ -231,10 +232,10 @@ impl Link {
     }
 }
 
-/// Connects, and again, until the link is closed.
+/// Connects, again and again, until the link is closed.
 async fn run(links: Weak<Links>, link: Arc<Link>) {
     loop {
-        // Connected to only when there is something to say.
+        // Connects only when there is something to send.
         let Some(mut pieces) = link.next().await else { return };
         let Some(all) = links.upgrade() else { return };
         let addresses = all.addresses.read().get(&link.node).cloned().unwrap_or_default();
@@ -250,7 +251,7 @@ async fn run(links: Weak<Links>, link: Arc<Link>) {
             }
         };
         let (mut reader, mut writer) = stream.split();
-        // Nothing is answered; what arrives is the end.
+        // Nothing is answered, so any input means the end of the connection.
         let (gone, ended) = tokio::sync::oneshot::channel::<()>();
         let watcher = spawn(async move {
             let _end_or_error = reader.read_some_vec(Vec::with_capacity(64)).await;
@@ -345,7 +346,7 @@ async fn hello(address: SocketAddr, token: &[u8], node: NodeId) -> io::Result<St
 }
 
 impl Links {
-    /// Numbers of all links.
+    /// Counters of all links.
     pub(super) fn numbers(&self) -> LinkNumbers {
         let mut numbers = LinkNumbers::default();
         for link in self.open.read().values() {
@@ -371,7 +372,7 @@ mod tests {
         let pool = BufferPool::new(PoolOptions::new(1 << 20)).unwrap();
         let options = RuntimeOptions { pools: vec![pool], ..RuntimeOptions::default() };
         let runtime = Runtime::new(options).unwrap();
-        // Nobody listens there any more.
+        // A port that nothing listens on any more.
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let addresses = ["no-such-host.invalid:1".to_owned(), closed.to_string()];
         let error = runtime

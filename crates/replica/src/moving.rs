@@ -22,17 +22,17 @@ use super::kv::unix_seconds;
 use super::relay::Question;
 use super::update::Change;
 
-/// Chunks looked at in one go for those of a slot: a replica's lock is held meanwhile.
+/// Chunks checked at a time for those of a slot, under a replica's lock.
 const LIST_STEP: usize = 4096;
-/// The pace is looked at this often.
+/// Interval of looks at the pace.
 const PACE: Duration = Duration::from_millis(5);
 
-/// A slot on its way.
+/// A moving slot.
 pub(super) struct Mover {
     what: SlotDone,
     hosted: Arc<Hosted>,
     state: Mutex<SlotMove>,
-    /// Chunks, and bytes, that this head copied.
+    /// Chunks copied by this head; `bytes` are their bytes.
     chunks: AtomicU64,
     bytes: AtomicU64,
 }
@@ -55,26 +55,26 @@ impl Mover {
     }
 }
 
-/// All slots that leave chains of this node.
+/// All slots that are leaving chains of this node.
 #[derive(Debug, Default)]
 pub(super) struct Movers {
     slots: Mutex<BTreeMap<SlotId, Arc<Mover>>>,
     pace: Pace,
-    /// Chunks, and bytes, copied to their new chains since the start.
+    /// Chunks copied to their new chains since the start; `bytes` are their bytes.
     chunks: AtomicU64,
     bytes: AtomicU64,
     /// Copies and removals that failed.
     failures: AtomicU64,
 }
 
-/// Lets through so many bytes per second: a debt that is paid off with time.
+/// Limits bytes per second, as a debt that is paid off with time.
 #[derive(Debug, Default)]
 struct Pace {
     free_at: Mutex<Tick>,
 }
 
 impl Pace {
-    /// Waits until `bytes` may go on their way.
+    /// Waits until `bytes` may be sent.
     async fn take(&self, bytes: u64, rate: u64) {
         let cost = bytes.saturating_mul(1_000_000_000) / rate.max(1);
         let cost = Duration::from_nanos(cost);
@@ -91,13 +91,13 @@ impl Pace {
 }
 
 impl Movers {
-    /// Slots that are through.
+    /// Slots with a finished move.
     pub(super) fn done(&self) -> Vec<SlotDone> {
         let slots = self.slots.lock();
         slots.values().filter(|mover| mover.state.lock().is_done()).map(|m| m.what).collect()
     }
 
-    /// What was moved, and how far the slots are that are on their way.
+    /// Chunks moved so far, and the progress of moving slots.
     pub(super) fn moved(&self) -> SlotsMoved {
         let slots = self.slots.lock();
         let moving = slots.values().map(|mover| SlotProgress {
@@ -128,7 +128,8 @@ impl Movers {
 }
 
 impl Host {
-    /// Begins and ends movers as routing says. A new head of a chain begins anew.
+    /// Starts and ends movers according to routing. A new head of a chain starts from the
+    /// beginning.
     fn look_after_slots(self: &Arc<Self>) {
         let routing = self.routing();
         self.end_movers(&routing);
@@ -140,7 +141,7 @@ impl Host {
             let head = self.replicas_of(*from).find(|hosted| hosted.is_head());
             let Some(hosted) = head else { continue };
             let what = SlotDone { slot: *slot, from: *from, to: routing.place(*slot).chain };
-            // Puts are refused from before the list of what is under way is taken.
+            // Puts are refused before the list of updates under way is taken.
             let busy = self.slot_leaves(&hosted, *slot);
             slots.insert(*slot, Arc::new(Mover::new(hosted, SlotMove::new(what, busy))));
         }
@@ -154,18 +155,18 @@ impl Host {
         });
     }
 
-    /// Refuses clients' updates of a slot at this head from now on; says which chunks have updates
+    /// Refuses clients' updates of a slot at this head from now on; returns the chunks with updates
     /// under way.
     pub(super) fn slot_leaves(&self, hosted: &Hosted, slot: SlotId) -> BTreeSet<ChunkId> {
         let busy = hosted.leave(slot);
-        // It may have come back meanwhile: who took that routing in was too early to see this.
+        // The slot may have come back by now: `take_back` for that routing ran before this.
         if is_home(&self.routing(), slot, hosted.chain) {
             hosted.take_back(slot);
         }
         busy
     }
 
-    /// Takes updates again of slots that came back with the change from one routing to the next.
+    /// Takes updates again of slots that came back between two versions of routing.
     pub(super) fn take_back(&self, before: &Routing, routing: &Routing) {
         self.end_movers(routing);
         for slot in routing.slots_unlike(before) {
@@ -176,7 +177,7 @@ impl Host {
         }
     }
 
-    /// Time passed for the movers of a core.
+    /// Advances the movers of a core.
     pub(super) fn move_slots(self: &Arc<Self>, lane: usize) {
         if lane == 0 {
             self.look_after_slots();
@@ -213,7 +214,7 @@ impl Host {
                     host.advance(&mover, SlotEvent::Removed(chunk, gone));
                 })
                 .detach(),
-                // Told with every heartbeat until the routing shows it.
+                // Every heartbeat reports it until the routing shows it.
                 SlotEffect::Done(SlotDone { slot, from, to }) => {
                     let (slot, from, to) = (slot.0, from.0, to.0);
                     let chunks = mover.state.lock().moved();
@@ -224,7 +225,7 @@ impl Host {
         }
     }
 
-    /// Brings one chunk to the new chain, with its lease and its pin.
+    /// Copies one chunk to the new chain, with its lease and its pin.
     async fn copy(self: &Arc<Self>, mover: &Mover, chunk: ChunkId) -> Copied {
         let hosted = &mover.hosted;
         if !self.all_know(mover.what.slot, (mover.what.from, mover.what.to)).await {
@@ -259,8 +260,8 @@ impl Host {
         Copied::There
     }
 
-    /// Makes the copy of a chunk that arrived as safe from eviction as the chunk is. Whoever pins,
-    /// unpins or leases does so at both chains: what changed meanwhile is seen here, or there.
+    /// Protects the new copy of a chunk from eviction as well as the chunk itself. Clients pin,
+    /// unpin and lease at both chains, so a change in the meantime is seen here or there.
     async fn keep(self: &Arc<Self>, hosted: &Hosted, mut question: Question, until: Tick) -> bool {
         question.blob = None;
         let (chunk, mut pinned) = (question.chunk, false);
@@ -268,7 +269,7 @@ impl Host {
             let leased = hosted.store.leased_until(chunk);
             if leased > question.leased {
                 (question.op, question.leased) = (SlotOp::Lease, leased);
-                // One that was given up there meanwhile is brought again.
+                // A copy that was evicted there in the meantime is copied again.
                 if self.ask_head(&question, until).await != SlotOutcome::Done {
                     return false;
                 }
@@ -304,13 +305,13 @@ impl Host {
     }
 }
 
-/// Whether a chain has a slot, and does not lose it.
+/// Whether a chain has a slot and is not losing it.
 fn is_home(routing: &Routing, slot: SlotId, chain: ChainId) -> bool {
     let place = routing.place(slot);
     place.chain == chain && place.old != Some(chain)
 }
 
-/// The committed version, as the protocol reads it; the error is for a read that was refused.
+/// Reads the committed version through the protocol; the error stands for a refused read.
 async fn read(hosted: &Arc<Hosted>, chunk: ChunkId) -> Result<Option<Blob>, ()> {
     let reply = hosted.ask(|request, state| {
         let version = state.replica.chain_version();
@@ -327,7 +328,7 @@ async fn read(hosted: &Arc<Hosted>, chunk: ChunkId) -> Result<Option<Blob>, ()> 
 async fn list(mover: &Mover, mut after: Option<ChunkId>, max: usize) -> SlotChunks {
     use std::ops::Bound::{Excluded, Unbounded};
     let (hosted, mut page) = (&mover.hosted, SlotChunks::default());
-    // What is being committed is in no list yet, and is no update under way any more.
+    // A version being committed is in no list yet, and no longer counts as an update under way.
     hosted.settled().await;
     loop {
         let ids: Vec<ChunkId> = {
@@ -340,7 +341,7 @@ async fn list(mover: &Mover, mut after: Option<ChunkId>, max: usize) -> SlotChun
             after = Some(chunk);
             let Some(version) = hosted.store.version(chunk) else { continue };
             if version.tombstone {
-                // Whose slot it was is not known any more.
+                // Its slot is not known any more.
                 page.graves |= version.tag.lane.is_burial();
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Numbers of this node's replicas, for whoever watches them. Read only.
+//! Counters of this node's replicas, for monitoring. Read only.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use millpond_types::cluster::TargetState;
 use super::Host;
 use super::hosted::Hosted;
 
-/// What this node's replicas are and do.
+/// States and work of this node's replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaNumbers {
     /// Replicas that the routing calls `SERVING`.
@@ -32,36 +32,37 @@ pub struct ReplicaNumbers {
     pub staged: u64,
     /// Deleted chunks that are remembered.
     pub tombstones: u64,
-    /// Chunks that this node's replicas were brought up to date without, since nobody had good bytes.
+    /// Chunks that this node's replicas were brought up to date without, since no replica had good
+    /// bytes.
     pub lost: u64,
-    /// Blocks that heads here gave up to make room, since the start.
+    /// Blocks that heads here evicted to make room, since the start.
     pub evictions: u64,
-    /// Messages of other nodes that no replica sends: refused, since the start.
+    /// Messages of other nodes that no correct replica sends: refused, since the start.
     pub refused: u64,
-    /// Other replicas that are brought up to date from here.
+    /// Replicas on other nodes that this node is bringing up to date.
     pub resyncs: u64,
-    /// Chunks that they were not compared with yet.
+    /// Chunks still to be compared with them.
     pub resync_chunks_left: u64,
     /// Bytes of those.
     pub resync_bytes_left: u64,
-    /// Slots that leave chains headed here.
+    /// Slots that are leaving chains headed here.
     pub slot_moves: u64,
     /// Chunks copied to their new chains since the start.
     pub slot_chunks: u64,
     /// Their bytes.
     pub slot_bytes: u64,
-    /// Copies that failed and were tried again, since the start.
+    /// Failed copies and removals, each of which was retried, since the start.
     pub slot_failures: u64,
     /// Links to other nodes.
     pub links: LinkNumbers,
 }
 
-/// What waits for, and was lost on, the links to other nodes.
+/// Messages that wait for the links to other nodes, or were lost on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkNumbers {
     /// Links that are open.
     pub open: u64,
-    /// Messages that wait.
+    /// Waiting messages.
     pub queued_messages: u64,
     /// Bytes of those.
     pub queued_bytes: u64,
@@ -70,7 +71,7 @@ pub struct LinkNumbers {
 }
 
 impl Host {
-    /// Numbers of this node's replicas.
+    /// Counters of this node's replicas.
     pub fn numbers(&self) -> ReplicaNumbers {
         let moved = self.movers.moved();
         let mut numbers = ReplicaNumbers {
@@ -110,7 +111,7 @@ impl ReplicaNumbers {
         self.staged += state.image.staged.len() as u64;
         self.tombstones += state.image.tombstones.len() as u64;
         if let Some(progress) = state.replica.resync_progress().filter(|it| !it.done) {
-            // Ids are hashes: as much is left of the chunks as of all ids.
+            // Ids are hashes: the share of chunks left equals the share of ids left.
             let part = left_of(progress.cursor.map_or(0, |cursor| cursor.0));
             self.resyncs += 1;
             self.resync_chunks_left += part.of(chunks);
@@ -120,7 +121,7 @@ impl ReplicaNumbers {
     }
 }
 
-/// A part of a whole, in 65,536ths.
+/// A fraction of a whole, in 65,536ths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part(u64);
 
@@ -131,7 +132,7 @@ impl Part {
     }
 }
 
-/// The part of all ids behind one.
+/// The fraction of all ids after `cursor`.
 fn left_of(cursor: u128) -> Part {
     Part(65_536 - u64::try_from(cursor >> 112).unwrap_or(0))
 }

@@ -1,14 +1,16 @@
 //! Quotas of namespaces on a node (RFC 0012).
 //!
-//! Counted are values on the chains that this node heads, by routing: committed ones, each once. The
-//! primary answers heartbeats with the node's part of every quota, its *limit*. A put that goes over it
-//! makes the head give up the namespace's own coldest blocks, through their chains; a namespace that
-//! does not evict answers `Quota`, and counts what is under way too, so that it never holds more.
+//! Counted are committed values on the chains that this node heads by routing, each once. The
+//! primary answers heartbeats with the node's part of every quota, its *limit*. A put beyond the
+//! limit makes the head evict the namespace's own coldest blocks, through their chains. A namespace
+//! without eviction answers `Quota`, and counts puts under way too, so that it never holds more.
 //!
-//! A limit goes along with what it is for: when this node heads another chain, its limit grows by what
-//! that holds, and shrinks when another node heads it. So no change of heads makes or takes room.
+//! A limit follows its chains: when this node becomes head of another chain, its limit grows by the
+//! bytes on that chain, and it shrinks when another node takes over. So no change of heads makes or
+//! takes room.
 //!
-//! Locks: an account's is taken with a shard of the engine locked, so nobody calls the engine under it.
+//! Locks: an account's lock is taken with a shard of the engine locked, so the engine must not be
+//! called under it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,32 +28,34 @@ use super::attrs::{self, Block, engine_id};
 use super::hosted::Hosted;
 use super::update::Update;
 
-/// A namespace at its limit gives up a 64th of it at least, so that choosing is paid once for many puts;
-/// and no more than 8 MiB at once.
+/// A namespace at its limit evicts at least a 64th of it, so that one choice of blocks serves many
+/// puts; and no more than 8 MiB at once.
 const BATCH_SHARE: u64 = 64;
 const BATCH_BYTES_MAX: u64 = 8 << 20;
-/// What is on its way out may be this share of the limit, or so many values: beyond it puts wait.
+/// Share of the limit, or number of values, that may be leaving at a time: beyond it puts wait.
 const LEAVING_SHARE: u64 = 16;
 const LEAVING_VALUES: u64 = 4;
-/// How often a put that waits looks again, and for how long it waits.
+/// Interval of looks by a waiting put, and the time limit of its wait.
 const LOOK: Duration = Duration::from_millis(1);
 const WAIT: Duration = Duration::from_millis(500);
-/// A version that is staged is decided within this time, or its replica has left its chain.
+/// Time within which a staged version is decided, or its replica has left its chain.
 const STAGED: Duration = Duration::from_secs(10);
-/// A node whose limit is used up says so this often at most, beside its usual heartbeats.
+/// Shortest interval of reports that a limit is used up, beside the usual heartbeats.
 const ASK_EVERY: Duration = Duration::from_millis(50);
-/// Bytes given up in one round of the background at most: some 2 GiB/s.
+/// Maximum bytes evicted in one background round: some 2 GiB/s.
 const ROUND_BYTES_MAX: u64 = 256 << 20;
 
-/// The limit that a node goes by.
+/// The limit that a node applies.
 #[derive(Clone, Copy, Debug, Default)]
 enum Limit {
-    /// None was given yet and the disks held values before: what others may hold is not known.
+    /// None was received yet, and the disks held values before: the use by other nodes is not
+    /// known.
     #[default]
     Unknown,
-    /// None was given yet and there was nothing: an equal part of the quota.
+    /// None was received yet, and the disks held nothing: an equal part of the quota.
     First,
-    /// Given, and changed with what is headed since; below zero when less was given than went.
+    /// Received, and adjusted for chains gained and lost since; negative if more was lost than
+    /// received.
     Given(i64),
 }
 
@@ -76,29 +80,29 @@ struct Books {
     limit: Limit,
     /// Bytes of puts under way.
     in_flight: u64,
-    /// Engine chunks that are being given up, with their bytes.
+    /// Engine chunks that are being evicted, with their bytes.
     leaving: HashMap<ChunkId, u64>,
     leaving_bytes: u64,
     asked: Option<Tick>,
 }
 
-/// What a node counts of one namespace.
+/// Account of one namespace on a node.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Signed, since a block may be counted by one core and taken off by another.
+    /// Signed, since one core may add a block and another core subtract it.
     used: AtomicI64,
     evicted: AtomicU64,
     books: Mutex<Books>,
 }
 
-/// What becomes of a put.
+/// Decision about a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It goes on; its bytes count as under way.
+    /// The put may go on; its bytes count as under way.
     Passes,
-    /// So many bytes should be given up first.
+    /// This many bytes should be evicted first.
     Evict(u64),
-    /// Much is being given up: look again in a moment.
+    /// Too much is being evicted: look again in a moment.
     Wait,
     Refused(ItemStatus),
 }
@@ -108,7 +112,8 @@ impl Account {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A chain that holds so many bytes is headed here from now on, or no more.
+    /// Adds a chain of this size that is headed here from now on; negative for one that no longer
+    /// is.
     fn shift(&self, heads: Heads, bytes: i64) {
         let mut books = self.books.lock();
         if let Some(limit) = books.rule.and_then(|rule| books.in_force(rule, heads)) {
@@ -122,16 +127,16 @@ impl Account {
         u64::try_from(self.used.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Judges a put of so many bytes; `tried` when what may go has been told to go.
+    /// Decides about a put of `len` bytes; `tried` if evictions for it have been started.
     fn judge(&self, heads: Heads, len: u64, tried: bool) -> Verdict {
         let mut books = self.books.lock();
         let Some(rule) = books.rule else {
-            // Dropped meanwhile.
+            // The namespace has been dropped in the meantime.
             books.in_flight += len;
             return Verdict::Passes;
         };
         if len > rule.quota {
-            // What could never fit must not cost what is there.
+            // A value that could never fit must not evict others.
             return Verdict::Refused(ItemStatus::Quota);
         }
         let (used, limit) = (self.used(), books.in_force(rule, heads).map(bytes_of));
@@ -149,7 +154,7 @@ impl Account {
         verdict
     }
 
-    /// How much the background should give up.
+    /// Bytes that the background should evict.
     fn excess(&self, heads: Heads) -> u64 {
         let books = self.books.lock();
         let Some(rule) = books.rule.filter(|rule| rule.evicts) else { return 0 };
@@ -158,7 +163,8 @@ impl Account {
         stays.saturating_sub(bytes_of(limit)).min(ROUND_BYTES_MAX)
     }
 
-    /// A chunk is on its way out; false when it was already: several cores may choose the same one.
+    /// Notes that a chunk is leaving; false if it already was: several cores may choose the same
+    /// one.
     fn leaves(&self, chunk: ChunkId, bytes: u64) -> bool {
         let mut books = self.books.lock();
         let std::collections::hash_map::Entry::Vacant(entry) = books.leaving.entry(chunk) else {
@@ -181,7 +187,7 @@ impl Account {
         self.books.lock().leaving.contains_key(&chunk)
     }
 
-    /// Whether the manager should hear now that the limit is used up.
+    /// Whether the manager should learn now that the limit is used up.
     fn should_ask(&self, now: Tick) -> bool {
         let mut books = self.books.lock();
         let due = books.asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY);
@@ -202,8 +208,9 @@ impl Books {
         }
     }
 
-    /// A put that goes over the limit by `over` bytes. What other puts bring counts when it is decided
-    /// how much goes, and not when it is decided whether this one may come: it cannot go yet.
+    /// Decides about a put that exceeds the limit by `over` bytes. Bytes of other puts count
+    /// towards the amount to evict, but not towards the decision about this put: they cannot be
+    /// evicted yet.
     fn judge_evicting(
         &self,
         (used, limit): (u64, u64),
@@ -215,7 +222,7 @@ impl Books {
             let batch = (limit / BATCH_SHARE).min(BATCH_BYTES_MAX);
             return Verdict::Evict((over - leaving).max(batch));
         }
-        // One value always fits: the limit of a small quota in a large cluster may be less.
+        // One value always fits: the limit of a small quota in a large cluster may be smaller.
         if over > leaving && used.saturating_sub(leaving) + len > limit.max(len) {
             return Verdict::Refused(ItemStatus::Quota);
         }
@@ -224,25 +231,25 @@ impl Books {
     }
 }
 
-/// Whose chains are headed here, as of the newest routing.
+/// Heads of chains by the newest routing.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heads {
-    /// Nodes that head any.
+    /// Number of nodes that head any chain.
     nodes: u64,
-    /// This node heads some.
+    /// Whether this node heads any chain.
     mine: bool,
-    /// The routing since when it heads those it heads.
+    /// Routing version since which this node heads its present chains.
     since: RoutingVersion,
 }
 
-/// What a new table of namespaces changes.
+/// Changes by a new table of namespaces.
 #[derive(Debug, Default)]
 pub(super) struct QuotaChanges {
-    /// Whether a quota is another one than before, which the manager should hear of.
+    /// Whether any quota has changed, which the manager should learn.
     pub(super) any: bool,
-    /// Namespaces that have a quota now, and had none.
+    /// Namespaces with a new quota that had none.
     pub(super) made: Vec<GroupId>,
-    /// Namespaces that have none any more, and are there.
+    /// Existing namespaces that no longer have a quota.
     pub(super) ended: Vec<GroupId>,
 }
 
@@ -254,7 +261,7 @@ pub(super) struct Quotas {
     mine: RwLock<Arc<HashSet<TargetId>>>,
 }
 
-/// A put that was let in.
+/// An admitted put.
 #[derive(Debug)]
 struct UnderWay {
     account: Arc<Account>,
@@ -263,13 +270,13 @@ struct UnderWay {
     chunk: ChunkId,
 }
 
-/// A put that was let in: when this is dropped its bytes no longer count as under way, as soon as they
+/// An admitted put: after this is dropped, its bytes stop counting as under way as soon as they
 /// count as committed.
 #[derive(Debug, Default)]
 pub(crate) struct Admitted(Option<UnderWay>);
 
-/// Whether a change of a chunk is not counted yet, although it may be answered: its commit or put waits for
-/// the disk, or it was told that it may come yet.
+/// Whether a change of a chunk is not counted yet, although it may have been answered: its commit
+/// or put waits for the disk, or the answer was that it may still come.
 fn comes(head: &Hosted, chunk: ChunkId) -> bool {
     head.state().is_uncounted(chunk)
 }
@@ -310,7 +317,7 @@ impl Quotas {
         Arc::clone(self.accounts.write().entry(group).or_default())
     }
 
-    /// Notes whose chains are headed here.
+    /// Notes the chains that are headed here.
     pub(super) fn routing(&self, routing: &Routing, me: NodeId) {
         let heads = routing.chains.values().filter_map(|chain| chain.serving().next());
         let (mut nodes, mut mine) = (HashSet::new(), HashSet::new());
@@ -333,8 +340,8 @@ impl Quotas {
         *self.heads.read()
     }
 
-    /// Takes in the namespaces; says what changed of their quotas. `holds` tells whether the disks hold
-    /// anything of one.
+    /// Takes the namespaces; returns the changes of their quotas. `holds` tells whether the disks
+    /// hold any data of a namespace.
     pub(super) fn namespaces(
         &self,
         table: &NamespaceTableReply,
@@ -372,7 +379,7 @@ impl Quotas {
         changes
     }
 
-    /// What a heartbeat says.
+    /// Content of a heartbeat.
     pub(super) fn report(&self) -> Vec<QuotaReport> {
         let heads = self.heads();
         let report = |(group, account): (&GroupId, &Arc<Account>)| {
@@ -382,7 +389,7 @@ impl Quotas {
                 namespace: *group,
                 quota_bytes: rule.quota,
                 evicts: rule.evicts,
-                // What is under way will be committed: nobody else may have its room.
+                // Puts under way will be committed: their room must not go to others.
                 used_bytes: account.used() + if rule.evicts { 0 } else { books.in_flight },
                 limit_bytes: books.in_force(rule, heads).map_or(0, bytes_of),
             })
@@ -390,8 +397,8 @@ impl Quotas {
         self.accounts.read().iter().filter_map(report).collect()
     }
 
-    /// The manager answered, by this routing. Limits for other chains than are headed now are passed
-    /// over: the next answer has the right ones.
+    /// Takes the manager's answer, based on this routing. Limits for other chains than those headed
+    /// now are ignored: the next answer has the right ones.
     pub(super) fn granted(&self, at: RoutingVersion, limits: &[QuotaLimit]) {
         if at < self.heads().since {
             return;
@@ -420,12 +427,12 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Tombstones, records of targets, chunks of files: no namespace's.
+    /// Whether the group is no namespace: tombstones, records of targets, chunks of files.
     fn is_free(group: GroupId) -> bool {
         matches!(group, GroupId::SYSTEM | GroupId::FILES)
     }
 
-    /// Counts what a disk holds at the start.
+    /// Counts a chunk found on a disk at the start.
     pub(super) fn found(&mut self, group: GroupId, len: u32) {
         if Self::is_free(group) {
             return;
@@ -433,7 +440,7 @@ impl Counted {
         *self.groups.entry(group).or_default() += u64::from(len);
     }
 
-    /// A chunk of `before` bytes has `after` now.
+    /// Counts a change of a chunk from `before` to `after` bytes.
     pub(super) fn changed(&mut self, quotas: &Quotas, group: GroupId, before: u32, after: u32) {
         if Self::is_free(group) || before == after {
             return;
@@ -448,7 +455,7 @@ impl Counted {
         }
     }
 
-    /// The node heads the chain from now on, or no more.
+    /// Notes whether the node heads the chain from now on.
     pub(super) fn set_head(&mut self, quotas: &Quotas, heads: bool) {
         if std::mem::replace(&mut self.heads, heads) == heads {
             return;
@@ -475,16 +482,17 @@ impl Host {
         self.quotas().account(group).evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Blocks of a namespace that were given up here to make room or to keep its quota, since the start.
+    /// Blocks of a namespace that were evicted here, to make room or to keep its quota, since the
+    /// start.
     pub(crate) fn evicted_of(&self, group: GroupId) -> u64 {
         let accounts = self.quotas().accounts.read();
         accounts.get(&group).map_or(0, |account| account.evicted.load(Ordering::Relaxed))
     }
 
-    /// Lets a put in, after the namespace gave up blocks of its own if need be; or answers it.
+    /// Admits a put, if need be after evictions from its namespace, or returns the answer to it.
     ///
-    /// It does not wait for what is on its way out, unless that is much: so a namespace may be over its
-    /// limit by that, and by puts under way, for a moment.
+    /// It waits for leaving blocks only if they are many: a namespace may exceed its limit for a
+    /// moment, by leaving blocks and by puts under way.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         (group, options): (GroupId, &NamespaceOptions),
@@ -494,7 +502,8 @@ impl Host {
         if options.quota.0 == 0 {
             return Ok(Admitted::default());
         }
-        // Who is not the head says so, and what is there already is told, for every attempt alike.
+        // Without a head here, or with the block present, the chain gives the answer, for every
+        // attempt alike.
         let Some(head) = self.adds_at(update, chunk) else { return Ok(Admitted::default()) };
         let account = self.quotas().account(group);
         let until = RealClock::tick().plus(WAIT);
@@ -523,8 +532,8 @@ impl Host {
         }
     }
 
-    /// Gives up the coldest blocks of a namespace, first on one disk and then on the others: that keeps
-    /// the disks as evenly filled as placement does.
+    /// Evicts the coldest blocks of a namespace, first on one disk and then on the others: that
+    /// keeps the disks as evenly filled as placement does.
     fn give_up(
         self: &Arc<Self>,
         (group, account): (GroupId, &Arc<Account>),
@@ -541,7 +550,7 @@ impl Host {
         }
     }
 
-    /// Gives up at most `max` blocks on one disk; how many bytes are on their way out.
+    /// Evicts at most `max` blocks on one disk; returns the bytes that are leaving.
     fn give_up_on(
         self: &Arc<Self>,
         disk: usize,
@@ -559,7 +568,7 @@ impl Host {
             let version = attrs::version(attrs).filter(|v| !v.staged && !v.tombstone);
             let wanted = version.is_some_and(|version| {
                 let slot = Block::decode(&version.block).map(|block| block.slot);
-                // Nothing else may remove what a slot on its way to another chain holds.
+                // Nothing else may remove chunks of a slot that moves to another chain.
                 let stays = slot.is_ok_and(|slot| routing.place(slot).chain == version.chain);
                 stays && mine.contains(&version.target) && !account.is_leaving(id)
             });
@@ -579,7 +588,7 @@ impl Host {
             let removal = self.remove_own(Arc::clone(&head), chunk);
             spawn(async move {
                 let gone = removal.await;
-                // Else it would be given up again by another block.
+                // Otherwise another block would be evicted for the same bytes.
                 counted(&head, chunk).await;
                 account.left(id, gone);
             })
@@ -588,12 +597,13 @@ impl Host {
         leaving
     }
 
-    /// Brings namespaces whose limit went down, or that are over it, down to it, a part at a time.
+    /// Brings namespaces above their limit, for instance after it shrank, down to it, a part at a
+    /// time.
     pub(super) fn keep_quotas(self: &Arc<Self>) {
         for (group, account, excess) in self.quotas().over() {
             let each = excess.div_ceil(self.disks.len().max(1) as u64);
             let mut left = excess;
-            // An equal part from every disk, then what is missing from those that have it.
+            // An equal part from every disk, then the rest from those that have it.
             for most in [each, excess] {
                 for disk in 0..self.disks.len() {
                     let wanted = most.min(left);

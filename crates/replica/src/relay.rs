@@ -1,5 +1,5 @@
-//! What the heads of two chains ask each other while a slot moves between them (docs/placement.md):
-//! questions over the links, repeated until they are answered.
+//! Questions between the heads of two chains while a slot moves between them (docs/placement.md),
+//! sent over the links and repeated until they are answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use super::update::Change;
 
 /// A question without an answer is asked again after this time.
 const AGAIN: Duration = Duration::from_millis(250);
-/// The same for one that carries a chunk.
+/// Same as `AGAIN`, for a question that carries a chunk.
 const AGAIN_WITH_BYTES: Duration = Duration::from_secs(1);
-/// Pause before one is asked again who could not answer yet.
+/// Pause before a node that could not answer yet is asked again.
 const BEHIND: Duration = Duration::from_millis(20);
 
 /// Questions that wait for an answer.
@@ -32,11 +32,11 @@ const BEHIND: Duration = Duration::from_millis(20);
 pub(super) struct Asks {
     numbered: AtomicU64,
     waiting: Mutex<HashMap<u64, oneshot::Sender<SlotOutcome>>>,
-    /// Slots of whose move all replicas of the old chain know, and which move that is.
+    /// Slots with moves that all replicas of the old chain know, and the version of each move.
     known: Mutex<HashMap<SlotId, RoutingVersion>>,
 }
 
-/// Forgets a question that nobody waits for any more.
+/// Forgets a question once its caller no longer waits.
 struct Waiting<'a> {
     asks: &'a Asks,
     id: u64,
@@ -64,21 +64,21 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Something to ask.
+/// A question.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) op: SlotOp,
     pub(super) slot: SlotId,
-    /// The chain that is asked, and the other one.
+    /// The chain that is asked, and the other chain.
     pub(super) chains: (ChainId, ChainId),
     pub(super) chunk: ChunkId,
     pub(super) blob: Option<Blob>,
-    /// Of an `Import` and a `Lease`: until then the chunk is not to be evicted.
+    /// For `Import` and `Lease`: time until which the chunk must not be evicted.
     pub(super) leased: Option<Tick>,
 }
 
 impl Question {
-    /// What is left of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds.
     fn lease_ms(&self) -> u32 {
         let left = self.leased.map_or(Duration::ZERO, |until| until.since(RealClock::tick()));
         u32::try_from(left.as_millis()).unwrap_or(u32::MAX).min(LEASE_MS_MAX)
@@ -86,7 +86,7 @@ impl Question {
 }
 
 impl Host {
-    /// Asks the head of a chain, again and again until it answers or `until`: `Behind`.
+    /// Asks the head of a chain until it answers; `Behind` if it does not before `until`.
     pub(super) async fn ask_head(
         self: &Arc<Self>,
         question: &Question,
@@ -108,7 +108,7 @@ impl Host {
         SlotOutcome::Behind
     }
 
-    /// Asks a node once: `Behind` when it does not answer.
+    /// Asks a node once; `Behind` if it does not answer.
     pub(super) async fn ask_node(
         self: &Arc<Self>,
         node: NodeId,
@@ -142,14 +142,14 @@ impl Host {
         }
     }
 
-    /// A question from another node: does what it asks for, and answers.
+    /// Carries out a question from another node and answers it.
     pub async fn slot_asked(self: Arc<Self>, ask: SlotAsk, blob: Option<Blob>) {
         let outcome = self.slot_op(&ask, blob).await;
         let answer = SlotAnswer { id: ask.id, outcome }.encode();
         self.around.links.post(ask.from, ask.chain, (Verb::SlotAnswer, &answer), None);
     }
 
-    /// An answer from another node.
+    /// Takes an answer from another node.
     pub fn slot_answered(&self, answer: SlotAnswer) {
         self.asks.answered(answer);
     }
@@ -175,7 +175,8 @@ impl Host {
         let Some(head) = head else { return SlotOutcome::Behind };
         match (ask.op, blob) {
             (SlotOp::Probe, None) => {
-                // A put that was admitted by older routing comes first, and there is no other.
+                // A put that was admitted by older routing comes first, and no further one is
+                // admitted.
                 self.slot_leaves(&head, ask.slot);
                 if !self.all_know(ask.slot, (ask.chain, ask.other)).await {
                     return SlotOutcome::Behind;
@@ -188,7 +189,7 @@ impl Host {
             }
             (SlotOp::Import, Some(blob)) => {
                 let outcome = self.slot_update(&head, ask, Op::Import(blob)).await;
-                // One that is not there was buried, and needs no lease.
+                // An absent copy was buried and needs no lease.
                 let leases = outcome == SlotOutcome::Done && ask.lease_ms > 0;
                 if leases && head.lease_copy(ask) == SlotOutcome::Behind {
                     return SlotOutcome::Behind;
@@ -200,9 +201,9 @@ impl Host {
         }
     }
 
-    /// Makes sure that all replicas of the old chain know that the slot moves. Before, nothing of it
-    /// may be stored at the new chain or removed from the old one: a replica that has not heard of
-    /// the move answers, for the whole cluster, clients that have not.
+    /// Makes sure that all replicas of the old chain know that the slot moves. Until then nothing
+    /// of the slot may be stored at the new chain or removed from the old one: a replica that does
+    /// not know of the move answers, for the whole cluster, clients that do not know of it either.
     ///
     /// Replicas that join the chain later do so by newer routing.
     pub(super) async fn all_know(
@@ -259,8 +260,8 @@ impl Host {
 }
 
 impl Hosted {
-    /// Keeps a copy that arrived here from eviction for a while. There is no more to be done when leases
-    /// use up their share: then those of clients are refused as well.
+    /// Keeps a copy that arrived here from eviction for a while. If leases have used up their
+    /// share, the copy stays without one: leases of clients are refused then as well.
     fn lease_copy(&self, ask: &SlotAsk) -> SlotOutcome {
         if self.state().flipping(ask.chunk) {
             return SlotOutcome::Behind;

@@ -1,4 +1,4 @@
-//! A replica's store: the operations of the protocol on the engine of the target's disk.
+//! A replica's store: the protocol's operations on the engine of the target's disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::attrs::{self, Owner, TargetRecord, Version, engine_id, staged_id};
 use super::blob::Blob;
 use super::blocks::Engine;
 
-/// How often an operation that met a full queue or pool is tried again.
+/// Interval of retries after a full queue or pool.
 const BUSY_RETRY: Duration = Duration::from_millis(2);
 
 /// The store of one target: its share of an engine.
@@ -28,18 +28,18 @@ pub(super) struct Store {
     pub(super) target: TargetId,
 }
 
-/// What a version that was made the committed one holds.
+/// Contents of a version that became the committed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flipped {
     pub(super) tombstone: bool,
     pub(super) lost: bool,
     pub(super) len: u32,
     pub(super) group: GroupId,
-    /// What the version that it replaced held.
+    /// Contents of the version that it replaced.
     pub(super) replaced: Held,
 }
 
-/// Whose bytes a chunk holds, and how many.
+/// Owner and size of a chunk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) group: GroupId,
@@ -50,7 +50,7 @@ impl Held {
     const NOTHING: Self = Self { group: GroupId::SYSTEM, len: 0 };
 }
 
-/// How a chunk is written to the engine.
+/// Parameters of a write to the engine.
 struct Plain<'a> {
     attrs: &'a [u8],
     owner: Option<Owner>,
@@ -60,10 +60,10 @@ struct Plain<'a> {
 fn why(error: &EngineError) -> StoreError {
     match error.kind() {
         ErrorKind::NoSpace => StoreError::NoSpace,
-        // Bytes that do not match, or a place that cannot be read on a disk that otherwise can.
+        // Bytes that do not match, or a place that cannot be read on an otherwise readable disk.
         ErrorKind::Corrupt => StoreError::Corrupt,
-        // What the engine calls invalid are bytes that changed in memory: the disk is not to be
-        // trusted with them.
+        // Bytes that the engine calls invalid changed in memory: the disk must not be trusted with
+        // them.
         ErrorKind::Busy
         | ErrorKind::Io
         | ErrorKind::ReadOnly
@@ -73,24 +73,24 @@ fn why(error: &EngineError) -> StoreError {
 }
 
 impl Store {
-    /// The engine's chunk that holds a chunk's committed version.
+    /// The engine chunk for a chunk's committed version.
     pub(super) fn id(&self, chunk: ChunkId) -> ChunkId {
         engine_id(self.target, chunk)
     }
 
-    /// The one that holds its staged version.
+    /// The engine chunk for its staged version.
     pub(super) fn staged(&self, chunk: ChunkId) -> ChunkId {
         staged_id(self.id(chunk))
     }
 
     fn found(&self, id: ChunkId) -> Option<(Version, ChunkInfo)> {
-        // Nothing else changes the chunk between the two: its operations run one by one.
+        // Nothing else changes the chunk in between: its operations run one by one.
         let info = self.engine.lookup(id)?;
         let version = attrs::version(&self.engine.attrs(id)?)?;
         (version.target == self.target).then_some((version, info))
     }
 
-    /// What is committed of a chunk.
+    /// The committed version of a chunk.
     pub(super) fn meta(&self, chunk: ChunkId) -> Option<Meta> {
         self.found(self.id(chunk)).map(|(version, info)| version.meta(info.len, info.crc))
     }
@@ -110,7 +110,7 @@ impl Store {
         self.engine.lookup(self.id(chunk)).is_some_and(|info| info.lost)
     }
 
-    /// The committed version as it was written, with whose bytes it holds.
+    /// The committed version as written, with the owner of its bytes.
     pub(super) fn version(&self, chunk: ChunkId) -> Option<Version> {
         self.found(self.id(chunk)).map(|(version, _)| version)
     }
@@ -120,12 +120,13 @@ impl Store {
         self.engine.lookup(self.id(chunk)).is_some_and(|info| info.pinned)
     }
 
-    /// Until when this replica keeps the chunk from eviction by a lease.
+    /// End of this replica's lease on the chunk, which keeps it from eviction.
     pub(super) fn leased_until(&self, chunk: ChunkId) -> Option<Tick> {
         self.engine.leased_until(self.id(chunk))
     }
 
-    /// Whether another name has the chunk's id here: what is committed or staged is not `owner`'s.
+    /// Whether another name has the chunk's id here: the committed or staged bytes do not belong to
+    /// `owner`.
     pub(super) fn is_of_another(&self, chunk: ChunkId, owner: &Owner) -> bool {
         let id = self.id(chunk);
         [id, staged_id(id)].into_iter().filter_map(|id| self.found(id)).any(|(version, _)| {
@@ -134,13 +135,13 @@ impl Store {
         })
     }
 
-    /// What is staged of a chunk.
+    /// The staged version of a chunk.
     pub(super) fn staged_meta(&self, chunk: ChunkId) -> Option<Meta> {
         let (version, info) = self.found(self.staged(chunk))?;
         version.staged.then(|| version.meta(info.len, info.crc))
     }
 
-    /// What is committed of a chunk now; nothing counts as empty.
+    /// Contents of the committed version now; empty if there is none.
     pub(super) fn held(&self, chunk: ChunkId) -> Held {
         let info = self.engine.lookup(self.id(chunk));
         info.map_or(Held::NOTHING, |info| Held { group: info.group, len: info.len })
@@ -175,7 +176,7 @@ impl Store {
                 attrs,
                 group: owner.map_or(GroupId::SYSTEM, |owner| owner.group()),
                 priority: owner.map_or(Priority::High as u8, |owner| owner.priority()),
-                // Expiry is decided at the head, for all replicas.
+                // The head decides about expiry, for all replicas.
                 expires: None,
                 evictable: owner.is_some_and(|owner| owner.evictable()),
                 mode: WriteMode::Replace,
@@ -224,14 +225,15 @@ impl Store {
         let blob = self.bytes_of(chunk, write).await?;
         let stored = stored(if tombstone { Box::default() } else { blob.block.as_ref().into() });
         let len = u32::try_from(blob.bytes.len()).unwrap_or(u32::MAX);
-        // Of the bytes as they arrived: the engine compares, and sees what changed in memory since.
+        // Checksum of the bytes as they arrived: the engine compares it, and so detects changes in
+        // memory since.
         let crc = blob.crc();
         self.write(self.staged(chunk), &stored, (blob.bytes, crc), durability).await?;
         let content = if tombstone { Content::Tombstone } else { Content::Data { len, crc } };
         Ok(StoreAnswer::Staged(content))
     }
 
-    /// The version that a request makes, without the owner of its bytes: those name it.
+    /// The version that a request makes, without its owner, which the bytes name.
     fn version_of(&self, request: &StageRequest<Blob>, staged: bool) -> Version {
         Version {
             chain: self.chain,
@@ -245,7 +247,7 @@ impl Store {
         }
     }
 
-    /// Stores a version as the committed one, where there is none.
+    /// Stores a version as the committed one, if there is none.
     pub(super) async fn put(
         &self,
         request: StageRequest<Blob>,
@@ -268,8 +270,8 @@ impl Store {
         Ok((StoreAnswer::Staged(Content::Data { len, crc }), flipped))
     }
 
-    /// Stages a small part over the committed version without writing the whole chunk; length and
-    /// checksum of what that makes. Nothing when the engine wants the whole chunk.
+    /// Stages a small part over the committed version without writing the whole chunk; returns
+    /// length and checksum of the result. None if the engine needs the whole chunk.
     async fn stage_patch(
         &self,
         chunk: ChunkId,
@@ -300,7 +302,7 @@ impl Store {
             Write::Part { offset, bytes } => (offset as usize, Some(bytes), None),
             Write::Truncate { len } => (0, None, Some(len as usize)),
         };
-        // A cut needs what it keeps.
+        // A cut needs the bytes that it keeps.
         let kept = len.map(|len| 0..len as u64);
         let old = self.read_whole(self.id(chunk), kept).await?;
         let old = old.and_then(|(_, blob)| blob);
@@ -326,7 +328,7 @@ impl Store {
         Ok(Blob::arrived(all.freeze(), block.unwrap_or_default()))
     }
 
-    /// Makes the staged version the committed one; nothing when it is another version.
+    /// Makes the staged version the committed one; none if another version is staged.
     pub(super) async fn commit(
         &self,
         chunk: ChunkId,
@@ -364,7 +366,7 @@ impl Store {
         }
     }
 
-    /// Puts good bytes in the place of the damaged ones.
+    /// Replaces damaged bytes by good ones.
     pub(super) async fn restore(
         &self,
         chunk: ChunkId,
@@ -380,7 +382,7 @@ impl Store {
         Ok(StoreAnswer::Done)
     }
 
-    /// Stores beside the committed version that this one is lost.
+    /// Stores beside the committed version the fact that this version is lost.
     pub(super) async fn stage_lost(
         &self,
         chunk: ChunkId,
@@ -388,7 +390,7 @@ impl Store {
         label: Blob,
     ) -> Result<StoreAnswer<Blob>, StoreError> {
         let Meta { version: number, written, content, tag } = meta;
-        // Of a deletion nothing can be lost: no replica says so.
+        // A deletion has no bytes to lose: no replica sends this.
         let Content::Data { len, crc } = content else { return Err(StoreError::Corrupt) };
         let block: Box<[u8]> = label.block.as_ref().into();
         let owner = Owner::decode(&block).ok();
@@ -413,7 +415,7 @@ impl Store {
         }
     }
 
-    /// What is kept beside the committed version's bytes, which are not looked at.
+    /// The attributes beside the committed version's bytes, which are not read.
     pub(super) async fn label(&self, chunk: ChunkId) -> Result<StoreAnswer<Blob>, StoreError> {
         let nothing = loop {
             match self.engine.alloc_reserved(0) {
@@ -430,7 +432,7 @@ impl Store {
         Ok(StoreAnswer::Bytes(Some((meta, Some(label)))))
     }
 
-    /// Reads the staged version if it is the one wanted, else the committed one.
+    /// Reads the staged version if it is the wanted one, else the committed one.
     pub(super) async fn read(&self, read: ReadOp) -> Result<StoreAnswer<Blob>, StoreError> {
         let whole = read.offset == 0 && read.len == u32::MAX;
         let range = (!whole).then(|| {
@@ -473,7 +475,7 @@ impl Store {
                     };
                     return Ok(Some((meta, Some(blob))));
                 }
-                // Replaced while it was read: look again.
+                // Replaced during the read: look again.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Busy => sleep(BUSY_RETRY).await,
                 Err(error) => return Err(self.failed(&error)),
@@ -487,13 +489,13 @@ impl Store {
         self.sync().await
     }
 
-    /// Makes everything before durable.
+    /// Makes all earlier writes durable.
     pub(super) async fn sync(&self) -> Result<StoreAnswer<Blob>, StoreError> {
         self.engine.flush().await.map_err(|error| self.failed(&error))?;
         Ok(StoreAnswer::Done)
     }
 
-    /// Remembers durably that the target acted on this version of the chain.
+    /// Stores durably that the target acted on this version of the chain.
     pub(super) async fn save(&self, saved: ChainVersion) -> Result<StoreAnswer<Blob>, StoreError> {
         let record = TargetRecord { chain: self.chain, target: self.target, saved };
         let bytes = (self.nothing()?, Crc32c::EMPTY);

@@ -1,5 +1,5 @@
-//! One node with several disks, so that a chain's replicas live side by side: the whole shell on real
-//! engines, with the manager's table in the manager's place.
+//! One node with several disks, so that a chain's replicas live side by side: the whole shell on
+//! real engines, with the manager's table in the manager's place.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn runtime(pool: &BufferPool) -> Runtime {
     Runtime::new(RuntimeOptions { pools: vec![pool.clone()], ..RuntimeOptions::default() }).unwrap()
 }
 
-/// A node and what stands in for its manager.
+/// A node and the stand-in for its manager.
 struct Node {
     host: Arc<Host>,
     targets: HostTargets,
@@ -54,9 +54,9 @@ struct Node {
     pool: BufferPool,
     chain: Chain,
     version: u64,
-    /// Targets that the manager does not hear of.
+    /// Targets that the manager gets no reports of.
     silent: Vec<TargetId>,
-    /// What the manager says of quotas.
+    /// The manager's quota limit.
     limit: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Node {
         Self { host, targets, engines, pool, chain, version: 1, silent: Vec::new(), limit: None }
     }
 
-    /// What the manager would push of such a chain.
+    /// The routing that the manager would push for a chain.
     fn routing_of(&self, chain: &Chain) -> Arc<Routing> {
         let node = NodeInfo {
             id: NODE,
@@ -218,7 +218,7 @@ impl Node {
         }
     }
 
-    /// Whether a read gives block `n` what was put there.
+    /// Whether a read returns the put value of block `n`.
     async fn holds(&self, n: u32) -> bool {
         self.get(&key(n)).await == Ok(value(n))
     }
@@ -242,7 +242,7 @@ impl Node {
         self.host.delete_keys(&request, &options).await[0]
     }
 
-    /// Fills a disk with what no chain knows of and nothing may evict.
+    /// Fills a disk with chunks that no chain knows and nothing may evict.
     async fn occupy(&self, disk: usize, chunks: u32) {
         let bytes = self.pool.try_copy(&vec![9; 64 << 10]).unwrap().freeze();
         for n in 0..chunks {
@@ -261,8 +261,9 @@ impl Node {
         }
     }
 
-    /// Puts so many values of 64 KiB; how many were refused. As a client would, it waits after a refusal:
-    /// otherwise a disk that stands still for a moment would have all puts of that moment refused.
+    /// Puts this many values of 64 KiB; returns the number of refusals. Like a client it waits
+    /// after a refusal: otherwise a disk that stands still for a moment would refuse all puts of
+    /// that moment.
     async fn put_many(&mut self, puts: u32) -> u32 {
         let (bytes, mut refused) = (vec![7; 64 << 10], 0);
         for n in 0..puts {
@@ -275,14 +276,14 @@ impl Node {
                 self.beat().await;
             }
         }
-        // What is on its way out goes; then nothing more does.
+        // Leaving blocks go; then nothing more does.
         for _ in 0..50 {
             self.beat().await;
         }
         refused
     }
 
-    /// What a disk holds of a key, committed.
+    /// The committed value of a key on a disk.
     async fn on_disk(&self, disk: usize, key: &BlockKey) -> Option<Vec<u8>> {
         let target = TargetId(u32::try_from(disk + 1).unwrap());
         let id = super::attrs::engine_id(target, ChunkIds::UNKEYED.block(GROUP, key));
@@ -338,7 +339,7 @@ fn a_chain_forms_and_every_replica_holds_what_was_put() {
     });
 }
 
-/// What was acknowledged, from memory too, is in a list that is asked for then.
+/// A list includes everything acknowledged before it, even from memory.
 #[test]
 fn a_list_has_what_was_acknowledged_before_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -410,7 +411,7 @@ fn a_node_that_stops_keeps_its_word_whatever_lease_comes_late() {
         node.all_serve().await;
         node.host.leave_now();
         for _ in 0..10 {
-            // Each ends with a lease, as one that was under way when the stop began.
+            // Each ends with a lease, like one that was under way when the stop began.
             node.beat().await;
             let report = node.targets.report();
             assert!(report.targets.iter().all(|said| said.local == LocalState::Offline));
@@ -425,11 +426,11 @@ fn a_full_disk_gives_up_what_it_must_and_no_more() {
     let folder = tempfile::tempdir().unwrap();
     with_node(folder.path(), 2, async |mut node| {
         node.all_serve().await;
-        // Three times what the disks hold, each written over in about two seconds.
+        // Three times the capacity of the disks, each written over in about two seconds.
         let puts = 1000;
         let refused = node.put_many(puts).await;
         assert!(refused < puts / 50, "{refused} of {puts} puts refused");
-        // Each one that is gone was counted, and counted once.
+        // Each missing block was counted, exactly once.
         let evicted = node.host.evicted_of(GROUP);
         let there = node.engines[0].group_usage(GROUP).chunks;
         assert!(
@@ -443,7 +444,7 @@ fn a_full_disk_gives_up_what_it_must_and_no_more() {
         let (mut held, mut refused) = (0, BTreeMap::<String, u32>::new());
         for n in puts - 100..puts {
             if n % 10 == 0 {
-                // A disk that is slow must not outlast the lease that reads need.
+                // A slow disk must not outlast the lease that reads need.
                 node.beat().await;
             }
             match node.get(&key(n)).await {
@@ -511,7 +512,7 @@ fn a_put_takes_the_place_of_a_block_that_has_expired() {
     let folder = tempfile::tempdir().unwrap();
     with_node(folder.path(), 2, async |mut node| {
         node.all_serve().await;
-        // The sweep does not come to it.
+        // Keeps the sweep from removing it.
         node.host.removing.fetch_add(REMOVING_MAX, Ordering::Relaxed);
         let soon =
             NamespaceOptions { ttl_seconds: 1, ack: Ack::Disk, ..NamespaceOptions::default() };

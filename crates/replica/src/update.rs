@@ -1,8 +1,9 @@
 //! The KV verbs that write, over chains: the head of the key's chain answers.
 //!
-//! While a slot moves, the head of the new chain answers, and asks the old one's as docs/placement.md
-//! says: before a put, whether the key is there; after a delete, to remove it there too. `Moved`
-//! tells that the chain will never do the update, `Behind` that it may have, or may later.
+//! While a slot moves, the head of the new chain answers, and asks the old chain's head as
+//! docs/placement.md says: before a put, whether the key is there; after a delete, to remove it
+//! there too. `Moved` means that the chain will never do the update, `Behind` that it may have done
+//! it, or may do it later.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,19 +24,20 @@ use super::hosted::Hosted;
 use super::kv::{refused, unix_seconds};
 use super::relay::Question;
 
-/// The other chain of a slot that moves is asked for so long; then the client asks again.
+/// Time for which the other chain of a moving slot is asked; then the client asks again.
 const ASK: Duration = Duration::from_secs(2);
-/// How long a put waits for room on a full disk, how long without a block that goes, and how often it looks.
+/// Time limit for a put that waits for room on a full disk, the limit without an eviction in that
+/// time, and the interval of looks.
 const ROOM_MAX: Duration = Duration::from_secs(3);
 const ROOM_PATIENCE: Duration = Duration::from_millis(500);
 const ROOM_LOOK: Duration = Duration::from_millis(20);
 
-/// An update of a client: which key of which slot, and its tag.
+/// An update of a client: the slot of its key, and its tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Update {
     slot: SlotId,
     tag: Tag,
-    /// The chain that the client means; the slot's when it does not say.
+    /// The chain that the client names; none stands for the slot's chain.
     chain: Option<ChainId>,
     /// The chain version that the client knew at the first attempt.
     issued: Option<ChainVersion>,
@@ -55,33 +57,33 @@ impl Update {
         }
     }
 
-    /// The same, as a burial.
+    /// The same update as a burial.
     const fn burial(self) -> Self {
         let tag = Tag { lane: self.tag.lane.burial(), sequence: self.tag.sequence };
         Self { tag, ..self }
     }
 
-    /// The same as a new one, once the whole chain has lost its memory of writers, and whatever was
-    /// under way with it: doing it now does it once more at worst, which a block that never changes
-    /// bears.
+    /// The same update as a new one, after the whole chain lost its memory of writers and any
+    /// updates under way with it: at worst it is done twice, which is harmless for a block that
+    /// never changes.
     const fn anew(self) -> Self {
         Self { issued: None, ..self }
     }
 }
 
-/// What is done to a chunk.
+/// A change of a chunk.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) chunk: ChunkId,
     pub(super) op: Op<Blob>,
-    /// Of the bytes, as their sender computed it.
+    /// Checksum of the bytes, as computed by their sender.
     pub(super) crc: Crc32c,
     pub(super) durability: Ack,
 }
 
-/// Where an update is done: the head of its chain, and the chain that its slot comes from.
+/// Place of an update: the head of its chain, and the chain that its slot comes from.
 type Entry = (Arc<Hosted>, Option<ChainId>);
-/// What the chain says, or why it was not asked.
+/// The chain's reply, or the reason why it was not asked.
 type Answer = Result<Reply<Blob>, ItemStatus>;
 
 const fn answer(answer: &Answer) -> ItemStatus {
@@ -96,7 +98,7 @@ const fn answer(answer: &Answer) -> ItemStatus {
 }
 
 impl Host {
-    /// Where an update is done.
+    /// Finds the place of an update.
     fn entry(&self, update: &Update, chunk: ChunkId) -> Result<Entry, ItemStatus> {
         let place = self.routing().place(update.slot);
         let chain = update.chain.unwrap_or(place.chain);
@@ -105,20 +107,20 @@ impl Host {
         if chain == place.chain {
             return Ok((head, place.old));
         }
-        // The slot has left. What was done before is told all the same.
+        // The slot has left. An earlier outcome is reported all the same.
         let known = head.knows(chunk, update) || head.knows(chunk, &update.burial());
         if known { Ok((head, None)) } else { Err(ItemStatus::Moved) }
     }
 
-    /// Whether a put can be taken here; if not, the answer.
+    /// Whether a put can be taken here; the error is the answer to it.
     pub(crate) fn takes(&self, update: &Update, chunk: ChunkId) -> Result<(), ItemStatus> {
         self.entry(update, chunk).map(|_| ())
     }
 
-    /// The head that a put would add a block to; none when it would not, for all that is known here.
+    /// The head at which a put would add a block; none if it would not, as far as is known here.
     pub(super) fn adds_at(&self, update: &Update, chunk: ChunkId) -> Option<Arc<Hosted>> {
         let (head, _) = self.entry(update, chunk).ok()?;
-        // Not whether the update is known: what may have been done long ago is done anew.
+        // A known update counts too: one that may have been done long ago is done again.
         let comes = !head.store.has(chunk) && head.store.staged_meta(chunk).is_none();
         comes.then_some(head)
     }
@@ -163,7 +165,8 @@ impl Host {
         if matches!(first, Ok(Reply::Refused(Refusal::NoSpace))) {
             first = self.put_when_there_is_room(&update, &change).await;
         }
-        // What is there is told of its own key only: of another one's, not even that it is there.
+        // An existing block is reported only under its own key; under another key not even its
+        // existence is.
         if matches!(first, Ok(Reply::Exists { .. }))
             && self.is_of_another(&update, chunk, &Owner::Block(block))
         {
@@ -171,7 +174,7 @@ impl Host {
         }
         let again = match &first {
             Ok(Reply::Refused(Refusal::Undecided)) => true,
-            // Nobody is shown a block that has expired: the new one takes its place. The chain remembers the
+            // An expired block is never shown: the new one takes its place. The chain remembers the
             // answer to this update, so the put is a new one.
             Ok(Reply::Exists { .. }) => self.makes_way(&update, chunk).await,
             _ => false,
@@ -179,7 +182,7 @@ impl Host {
         if again { answer(&self.try_put(&update.anew(), change).await) } else { answer(&first) }
     }
 
-    /// Puts what met a full disk: again and again, for as long as blocks go to make room for it.
+    /// Repeats a put that met a full disk, as long as blocks leave to make room for it.
     async fn put_when_there_is_room(self: &Arc<Self>, update: &Update, change: &Change) -> Answer {
         let until = RealClock::tick().plus(ROOM_MAX);
         let (mut gone, mut going_at) = (self.evicted.load(Ordering::Relaxed), RealClock::tick());
@@ -197,12 +200,12 @@ impl Host {
         }
     }
 
-    /// Whether the chunk at the head of its chain is another name's.
+    /// Whether the chunk at the head of its chain belongs to another name.
     fn is_of_another(&self, update: &Update, chunk: ChunkId, owner: &Owner) -> bool {
         self.entry(update, chunk).is_ok_and(|(head, _)| head.store.is_of_another(chunk, owner))
     }
 
-    /// Whether the block that a put met has expired and goes.
+    /// Whether the block that a put met has expired and is leaving.
     async fn makes_way(self: &Arc<Self>, update: &Update, chunk: ChunkId) -> bool {
         let Ok((head, _)) = self.entry(update, chunk) else { return false };
         self.remove_expired(&head, chunk).await
@@ -235,7 +238,7 @@ impl Host {
     async fn try_delete(self: &Arc<Self>, update: &Update, chunk: ChunkId, ack: Ack) -> Answer {
         let (head, old) = self.entry(update, chunk)?;
         let burial = update.burial();
-        // A burial that came in before the move ended goes on as one.
+        // A burial received before the move ended continues as one.
         let buries = old.is_some() || !head.knows(chunk, update) && head.knows(chunk, &burial);
         let (update, op) = if buries { (&burial, Op::Bury) } else { (update, Op::Remove) };
         let change = Change { chunk, op, crc: Crc32c::EMPTY, durability: ack };
@@ -270,7 +273,7 @@ impl Host {
         }
         let mut left = false;
         let reply = head.ask(|request, state| {
-            // Looked at under the lock: what is admitted after the mover began would be lost.
+            // Checked under the lock: an update admitted after the mover began would be lost.
             let known = |issued| state.replica.knows(chunk, tag, issued);
             left = state.has_left(update.slot) && !update.issued.is_some_and(known);
             if left {
@@ -286,7 +289,7 @@ impl Host {
         reply.ok_or(if left { ItemStatus::Moved } else { ItemStatus::Behind })
     }
 
-    /// A tag for updates that the node makes by itself: retries of them do not exist.
+    /// A tag for updates of the node itself, which are never retried.
     pub(super) fn own_tag(&self) -> Tag {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         Tag { lane: Lane::default(), sequence }
@@ -340,7 +343,7 @@ impl Hosted {
         update.issued.is_some_and(|issued| state.replica.knows(chunk, update.tag, issued))
     }
 
-    /// An update of the node itself, wherever the chunk's slot is.
+    /// Makes an update of the node itself, regardless of the place of the chunk's slot.
     pub(super) async fn change(self: &Arc<Self>, tag: Tag, change: Change) -> Option<Reply<Blob>> {
         let Change { chunk, op, crc, durability } = change;
         self.ask(|request, state| {

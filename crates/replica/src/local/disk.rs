@@ -1,4 +1,4 @@
-//! One disk of the node: its engine, and how its errors look to clients.
+//! One disk of the node: its engine, and the conversion of its errors for clients.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{DamagedChunks, Engine, SoleMark};
 /// One disk of the node.
 #[derive(Debug)]
 pub struct NodeDisk {
-    /// Where it is, for logs and metrics.
+    /// Its location, for logs and metrics.
     pub name: String,
     /// Its identity, made when it was formatted.
     pub id: Uuid128,
@@ -19,7 +19,7 @@ pub struct NodeDisk {
     pub capacity: u64,
     /// Its chunk store.
     pub engine: Engine,
-    /// What the engine found damaged.
+    /// Chunks that the engine found damaged.
     pub damaged: DamagedChunks,
     /// This process has formatted it.
     pub is_new: bool,
@@ -36,7 +36,7 @@ impl NodeDisk {
         Self { name, id, capacity, engine, damaged, is_new: false, sole }
     }
 
-    /// How an engine error looks as the outcome of a whole request.
+    /// The failure of a whole request for an engine error.
     pub fn failure(&self, error: &EngineError) -> Failure {
         let status = match error.kind() {
             ErrorKind::NoSpace => Status::NoSpace,

@@ -4,7 +4,7 @@ use super::namespaces::Namespace;
 use crate::GetOutcome;
 
 impl Namespace {
-    /// Counts what a get found.
+    /// Counts the outcome of a get.
     pub fn count(&self, outcome: &GetOutcome) {
         let hits = outcome.values.len() as u64;
         let bytes = outcome.values.iter().map(|value| value.len() as u64).sum();

@@ -1,4 +1,4 @@
-//! What the server counts. Rendered by `http::prometheus`; `docs/metrics.md` lists the names.
+//! Counters of the server. Rendered by `http::prometheus`; `docs/metrics.md` lists the names.
 
 use millpond_types::metrics::{Counter, Gauge, Histogram};
 use millpond_types::wire::{Status, Verb};
@@ -12,7 +12,7 @@ pub struct VerbMetrics {
     pub failed: Counter,
 }
 
-/// Where time goes, whatever the verb.
+/// Times of the stages of requests, over all verbs.
 #[derive(Debug, Default)]
 pub struct StageMetrics {
     /// From receipt of the header to the start of the work: other requests, budgets.
@@ -33,7 +33,7 @@ pub struct StageMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     verbs: Vec<VerbMetrics>,
-    /// Where time goes.
+    /// Times of the stages of requests.
     pub stages: StageMetrics,
     /// Open connections.
     pub connections: Gauge,
@@ -57,11 +57,11 @@ pub struct Metrics {
     pub late: Counter,
     /// Bytes received in payloads.
     pub bytes_in: Counter,
-    /// Those of them that came through shared memory.
+    /// Bytes in payloads received through shared memory.
     pub shm_bytes_in: Counter,
     /// Bytes sent in payloads.
     pub bytes_out: Counter,
-    /// Those of them that the gateway of this process sent from where they lie.
+    /// Bytes in payloads that this process's own gateway sent straight from the pool.
     pub own_bytes_out: Counter,
     /// Values read from memory.
     pub memory_hits: Counter,
@@ -71,7 +71,7 @@ pub struct Metrics {
     pub shm_clients: Gauge,
     /// Holds taken back because the client kept them too long.
     pub holds_expired: Counter,
-    /// Values that a client was lent for longer than the time limit of copies.
+    /// Values lent to a client for longer than the time limit of copies.
     pub holds_overdue: Counter,
 }
 
@@ -133,7 +133,7 @@ impl Metrics {
     }
 }
 
-/// What is counted per namespace.
+/// Counters of a namespace.
 #[derive(Debug, Default)]
 pub struct NamespaceMetrics {
     /// Keys read and found.

@@ -1,4 +1,4 @@
-//! The KV service of one node: its namespaces and disks, and how requests come to its chains.
+//! The KV service of one node: its namespaces and disks, and the way of requests to its chains.
 //!
 //! It knows nothing of sockets.
 
@@ -22,7 +22,7 @@ pub use metrics::{Metrics, NamespaceMetrics, StageMetrics, VerbMetrics};
 pub use namespaces::{Namespace, Namespaces};
 pub use put::{PutItemPlan, PutWrite};
 
-/// What a process without disks answers to who asks it for what is on disks.
+/// Answer of a process without disks to a request for data on disks.
 pub const NO_DISKS: &str =
     "this process has no disks (--no-storage): ask a node that the routing lists";
 
@@ -31,11 +31,11 @@ pub const NO_DISKS: &str =
 pub struct Service {
     /// The disks, in the order of the configuration.
     pub disks: Vec<NodeDisk>,
-    /// Where values live in memory.
+    /// Buffers for values in memory.
     pub pool: BufferPool,
     /// The namespaces.
     pub namespaces: Namespaces,
-    /// What is counted.
+    /// The counters.
     pub metrics: Arc<Metrics>,
     stopping: AtomicBool,
     /// The chain replicas, in a process with disks.
@@ -56,10 +56,10 @@ impl Service {
         }
     }
 
-    /// A buffer of the pool, at the expense of what is only cached in memory.
+    /// Allocates a buffer of the pool, dropping values that are only cached if need be.
     ///
     /// # Errors
-    /// When everything in memory is in use.
+    /// If all memory is in use.
     pub fn alloc(&self, len: usize) -> Result<millpond_env::Buf, Failure> {
         let busy = |error: &dyn std::fmt::Display| Failure::new(Status::Busy, error.to_string());
         let mut failed = busy(&"no memory buffer is free");
@@ -73,7 +73,7 @@ impl Service {
         plain.ok_or(failed)
     }
 
-    /// Takes the chain replicas on its disks.
+    /// Sets the chain replicas on its disks.
     pub fn join(&self, host: Arc<Host>) {
         let _set_once = self.host.set(host);
     }
@@ -100,7 +100,7 @@ impl Service {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Writes everything that is only in memory to the disks, and closes them.
+    /// Writes all data that is only in memory to the disks, and closes them.
     ///
     /// # Errors
     /// [`Failure`] of the first disk that refuses; the others are closed all the same.

@@ -16,7 +16,7 @@ use super::metrics::NamespaceMetrics;
 pub struct Namespace {
     /// As stored.
     pub info: NamespaceInfo,
-    /// Since the server started.
+    /// Counters since the server started.
     pub metrics: Arc<NamespaceMetrics>,
 }
 
@@ -24,7 +24,7 @@ pub struct Namespace {
 #[derive(Debug)]
 pub struct Namespaces {
     state: RwLock<State>,
-    /// Grows with every change, so that connections know when to forget what they looked up.
+    /// Grows with every change, so that connections know when to drop their cached lookups.
     generation: AtomicU64,
 }
 
@@ -59,13 +59,13 @@ impl State {
 }
 
 impl Namespaces {
-    /// The namespace of that number.
+    /// The namespace with that id.
     #[must_use]
     pub fn by_id(&self, id: GroupId) -> Option<Arc<Namespace>> {
         self.state.read().by_id.get(&id).cloned()
     }
 
-    /// The namespace of that name.
+    /// The namespace with that name.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<Arc<Namespace>> {
         self.state.read().by_name.get(name).cloned()

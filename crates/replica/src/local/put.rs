@@ -10,16 +10,16 @@ use super::Service;
 use super::namespaces::Namespace;
 use crate::Update;
 
-/// What to do with one value of a put, decided before its bytes are received.
+/// Plan for one value of a put, made before its bytes are received.
 #[derive(Clone, Copy, Debug)]
 pub enum PutItemPlan {
     /// Receive and store it.
     Store(Place),
-    /// Skip its bytes and answer this.
+    /// Skip its bytes and answer with this status.
     Skip(ItemStatus),
 }
 
-/// Where a value will live, and how it comes there through its chain.
+/// Destination of a value, and its update through the chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     id: ChunkId,
@@ -29,13 +29,13 @@ pub struct Place {
 /// A value that was received, about to be stored.
 #[derive(Debug)]
 pub struct PutWrite {
-    /// Where.
+    /// Its destination.
     pub place: Place,
     /// Its key.
     pub key: BlockKey,
     /// Its bytes, in a buffer that becomes the copy in memory.
     pub bytes: SharedBuf,
-    /// Its checksum as the client computed it; the engine compares.
+    /// Its checksum as computed by the client; the engine compares it.
     pub crc: Crc32c,
 }
 
@@ -52,7 +52,7 @@ impl Service {
         let key = &request.keys[index];
         let run_blocks = namespace.info.options.run_blocks;
         let leader = request.leaders.leader(&request.keys, index, run_blocks);
-        // Whether it is there already is decided by its chain, for every attempt alike.
+        // Its chain decides whether it exists already, for every attempt alike.
         let id = host.block_id(namespace.info.id, key);
         let tag = request.tags.as_ref().map(|tags| (tags.client, tags.items[index]));
         let update = Update::new(namespace.info.id, leader, tag);

@@ -1,4 +1,4 @@
-//! Numbers for the `Stats` verb.
+//! Counters for the `Stats` verb.
 
 use millpond_env::RealClock;
 use millpond_types::wire::StatsReply;
@@ -7,7 +7,7 @@ use super::Service;
 use super::namespaces::Namespace;
 
 impl Service {
-    /// Numbers about one namespace.
+    /// Counters of one namespace.
     #[must_use]
     pub fn namespace_stats(&self, namespace: &Namespace) -> StatsReply {
         let metrics = &namespace.metrics;
@@ -33,7 +33,7 @@ impl Service {
         reply(&values)
     }
 
-    /// Numbers about the whole server.
+    /// Counters of the whole server.
     #[must_use]
     pub fn server_stats(&self) -> StatsReply {
         let metrics = &self.metrics;
@@ -56,7 +56,8 @@ impl Service {
             ("corrupt", corrupt),
             ("lost_chunks", self.host().map_or(0, |host| host.numbers().lost)),
             ("shm_clients", metrics.shm_clients.get()),
-            // Last, so that it is read close to when it leaves: operators compare clocks with it.
+            // Last, so that it is read shortly before the reply leaves: operators compare clocks
+            // with it.
             ("unix_ms", RealClock::wall_ms()),
         ];
         reply(&values)

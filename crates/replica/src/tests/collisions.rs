@@ -1,5 +1,5 @@
-//! Two names with one chunk id: in a cluster without a secret they can be made on purpose. Whatever is
-//! asked under the one name leaves what the other has, and does not tell of it.
+//! Two names with one chunk id: in a cluster without a secret they can be made on purpose. No
+//! request under one name changes the data of the other or reveals it.
 
 use super::*;
 use crate::attrs::{Block, encode_file};
@@ -17,7 +17,7 @@ impl Node {
         self.host.all().into_iter().find(|hosted| hosted.is_head()).unwrap()
     }
 
-    /// Stores `owner`'s bytes where the block `key` of [`EVIL`] has its place.
+    /// Stores `owner`'s bytes in the place of block `key` of [`EVIL`].
     async fn collide(&self, key: &BlockKey, owner: Vec<u8>, bytes: &[u8]) -> ChunkId {
         let chunk = ChunkIds::UNKEYED.block(EVIL, key);
         self.store_at(chunk, owner, bytes).await;
@@ -108,7 +108,7 @@ fn a_replica_refuses_bytes_under_an_id_that_is_not_their_owners() {
         let crc = Crc32c::of(b"a file's");
         let change = Change { chunk: elsewhere, op, crc, durability: Ack::Disk };
         let asked = head.change(node.host.own_tag(), change);
-        // No replica stores it, so the head never answers: what cannot be is not decided.
+        // No replica stores it, so the head never answers: an impossible update is not decided.
         let late = millpond_env::timeout(Duration::from_millis(500), asked).await;
         assert!(!matches!(late, Ok(Some(Reply::Done(_)))), "{late:?}");
         node.all_serve().await;

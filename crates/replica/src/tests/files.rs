@@ -1,5 +1,5 @@
-//! Chunks of files on one chain: parts, cuts, pressure of blocks, a full disk, and what is left of them
-//! on a replica that was away.
+//! Chunks of files on one chain: parts, cuts, pressure of blocks, a full disk, and the remains on a
+//! replica that was away.
 
 use millpond_types::wire::{
     ChunkBase, ChunkBases, ChunkChange, ChunkListRequest, ChunkReadRequest, ChunkStatRequest,
@@ -140,7 +140,7 @@ fn what_is_sealed_stays_and_is_read_and_copied_by_who_has_it_as_a_base() {
             assert_eq!(node.change(at, ChunkChange::Cut(1)).await, ItemStatus::Sealed);
             assert_eq!(node.change(at, ChunkChange::Remove).await, ItemStatus::Sealed);
         }
-        // A clone, and a clone of that one that ends earlier.
+        // A clone, and a clone of that clone with an earlier end.
         let (clone, second) = (of(10, base), of(11, base));
         let (near, far) = ([(9, 8)], [(10, 4), (9, 4)]);
         assert_eq!(node.read_through(clone, 0, &near).await, b"base of ");
@@ -161,7 +161,7 @@ fn what_is_sealed_stays_and_is_read_and_copied_by_who_has_it_as_a_base() {
         let copied = node.change(second, ChunkChange::Copy(through(&[(10, 0), (9, 0)]))).await;
         assert_eq!(copied, ItemStatus::Ok);
         assert_eq!(node.read_through(second, 0, &far).await, b"", "a hole hides what is behind");
-        // Whoever has a base that nobody has does not get a chunk.
+        // A chunk with a base that does not exist is not made.
         let nothing = of(11, other);
         let copied = node.change(nothing, ChunkChange::Copy(through(&far))).await;
         assert_eq!((copied, node.listed().await.len()), (ItemStatus::Ok, 5));
@@ -263,7 +263,7 @@ fn parts_and_cuts_are_done_once_and_told_as_they_are() {
         assert_eq!(node.listed().await, [0; 0]);
         assert_eq!(node.write_part(0, (1, b"new"), 8).await, ItemStatus::Ok);
         assert_eq!(node.read_part(0, 0, 100).await, Ok(b"\0new".to_vec()));
-        // Bytes that changed on their way are not taken.
+        // Bytes that changed in transit are not taken.
         let update = FileUpdate::new(node.at(0), Some((5, node.tag(9))), Ack::Disk);
         let bytes = node.pool.try_copy(b"bad").unwrap().freeze();
         let refused = Arc::clone(&node.host).write_file(update, 0, (bytes, Crc32c(1))).await;

@@ -1,4 +1,4 @@
-//! A namespace at its limit: its head gives up its own blocks on all replicas, or refuses.
+//! A namespace at its limit: its head evicts its own blocks on all replicas, or refuses.
 
 use super::*;
 use millpond_types::wire::NamespaceTableReply;
@@ -63,7 +63,7 @@ impl Node {
         held
     }
 
-    /// Waits until so many blocks count: commits may come after their answers.
+    /// Waits until this many blocks count: commits may come after their answers.
     async fn counts(&self, blocks: u64) {
         for _ in 0..100 {
             if self.host.quota_used(GROUP) == blocks * LEN {
@@ -74,7 +74,7 @@ impl Node {
         panic!("{} bytes count, not {blocks} blocks", self.host.quota_used(GROUP));
     }
 
-    /// Waits until nothing is on its way out; what is held then, in blocks.
+    /// Waits until nothing is leaving; returns the blocks held then.
     async fn settled(&mut self) -> u64 {
         for _ in 0..20 {
             self.beat().await;
@@ -102,10 +102,10 @@ fn an_evicting_namespace_gives_up_its_own_on_all_replicas_and_keeps_the_newest()
             assert_eq!(engine.group_usage(GROUP).bytes, used * LEN, "both replicas alike");
         }
 
-        // One of any size up to the quota is let in; one that could never fit costs nothing.
+        // A value of any size up to the quota is admitted; one that could never fit evicts nothing.
         assert_eq!(node.put_within(&options, 500, 101 * LEN).await, ItemStatus::Quota);
         assert_eq!(node.settled().await, used);
-        // Less is due: the background gives up, the coldest first.
+        // The limit shrinks: the background evicts the coldest blocks first.
         node.limit = Some(10 * LEN);
         let used = node.settled().await;
         assert!((8..=10).contains(&used), "{used} blocks counted");
@@ -122,7 +122,7 @@ fn what_does_not_evict_is_refused_at_the_limit_and_never_over_it() {
         node.learn(&options);
         node.limit = Some(20 * LEN);
         node.beat().await;
-        // All at once: what is under way counts.
+        // All at once: puts under way count.
         let node = &node;
         let puts = (0..50).map(|n| node.put_within(&options, n, LEN));
         let statuses = futures_all(puts.collect()).await;
@@ -170,7 +170,8 @@ fn a_limit_goes_along_with_the_chains_it_is_for() {
             node.limit = Some(20 * LEN);
             node.beat().await;
             assert_eq!(node.put_all(&options, 0..20).await, 20);
-            // The head goes: this node heads the chain with its other disk, and hears no limit for it.
+            // The head goes: this node heads the chain with its other disk, and receives no limit
+            // for it.
             node.limit = None;
             node.silent.push(node.chain.targets[0].target);
             node.until("another head", |chain| chain.serving().count() == 1).await;
@@ -180,7 +181,7 @@ fn a_limit_goes_along_with_the_chains_it_is_for() {
             let due = if evict { ItemStatus::Ok } else { ItemStatus::Quota };
             assert_eq!(node.put_within(&options, 50, LEN).await, due);
             assert_eq!(node.settled().await, 20, "and no room comes of it");
-            // An answer that was given before is for other chains.
+            // An answer from before is for other chains.
             let late = QuotaLimit { namespace: GROUP, limit_bytes: 0 };
             node.host.quotas().granted(RoutingVersion(1), &[late]);
             assert_eq!(node.settled().await, 20);
