@@ -1,10 +1,10 @@
-//! Whether settings make sense together.
+//! Checks of settings against each other.
 
 use std::net::SocketAddr;
 
 use super::{Config, ConfigError};
 
-/// Where S3 clients look if they are told nothing else.
+/// Default port of S3 clients.
 const S3_PORT: u16 = 9000;
 
 pub(super) fn invalid(key: &'static str, fix: impl Into<String>) -> ConfigError {
@@ -30,7 +30,7 @@ impl Config {
     /// The TCP address for clients.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when it is no address.
+    /// [`ConfigError::Invalid`] if it is not an address.
     pub fn listen_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         address("server.listen", &self.server.listen)
     }
@@ -38,7 +38,7 @@ impl Config {
     /// The TCP address for metrics.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when it is no address.
+    /// [`ConfigError::Invalid`] if it is not an address.
     pub fn http_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         address("server.http", &self.server.http)
     }
@@ -125,10 +125,10 @@ impl Config {
         Ok(())
     }
 
-    /// The address for S3 clients, and whether it was asked for by name.
+    /// The address for S3 clients, and whether the configuration names it.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when it is no address.
+    /// [`ConfigError::Invalid`] if it is not an address.
     pub fn s3_address(&self) -> Result<Option<(SocketAddr, bool)>, ConfigError> {
         if let Some(text) = &self.s3.listen {
             return Ok(address("s3.listen", text)?.map(|at| (at, true)));

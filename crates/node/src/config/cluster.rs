@@ -1,4 +1,4 @@
-//! Whether the settings of `[cluster]` make sense, and what they come to.
+//! Checks of the settings of `[cluster]`, and their evaluation.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use millpond_types::limits::{ADDRESSES_MAX, NODES_MAX, REPLICAS_MAX, TOKEN_BYTES
 use super::check::invalid;
 use super::{ClusterConfig, Config, ConfigError};
 
-/// Longest name of a failure domain in bytes; the manager accepts no longer one.
+/// Longest name of a failure domain in bytes; the manager accepts no longer name.
 const DOMAIN_BYTES_MAX: usize = 200;
 
-/// Characters of the nodes' secret at least.
+/// Minimum characters of the nodes' secret.
 const NODE_SECRET_MIN: usize = 16;
 /// How a nodes' secret is made.
 const MAKE_SECRET: &str = "create one with `head -c 24 /dev/urandom | base64 > node.secret`, or \
@@ -20,7 +20,8 @@ const MAKE_SECRET: &str = "create one with `head -c 24 /dev/urandom | base64 > n
                            give the same file to every node with --node-secret node.secret";
 
 impl ClusterConfig {
-    /// Whether the settings name no other process: this server founds its own cluster, with every role.
+    /// Whether the settings name no other process: this server founds its own cluster, with every
+    /// role.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         self.storage && !self.manager && self.managers.is_empty()
@@ -32,16 +33,17 @@ impl ClusterConfig {
         self.manager || self.is_alone()
     }
 
-    /// Failure domains after which the first manager makes the chains; 0 leaves that to an operator.
+    /// Failure domains that must register before the first manager makes the chains; 0 leaves that
+    /// to an operator.
     #[must_use]
     pub fn domains_to_form(&self) -> u32 {
         if self.is_alone() { self.form_nodes.max(1) } else { self.form_nodes }
     }
 
-    /// Where managers keep their records.
+    /// Store of the managers' records.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] when the text names no store.
+    /// [`ConfigError::Invalid`] if the text names no store.
     pub fn store_choice(&self) -> Result<StoreChoice, ConfigError> {
         let wrong = || {
             let text = "write embedded, or etcd://host:port,host:port/prefix";
@@ -104,10 +106,10 @@ impl ClusterConfig {
         Ok(text.split_whitespace().next().unwrap_or_default().as_bytes().to_vec())
     }
 
-    /// The nodes' secret; none where there is no file of it.
+    /// The nodes' secret; none without a file of it.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the file, or what is wrong with it.
+    /// [`ConfigError`] naming the file, or its fault.
     pub fn node_secret(&self) -> Result<Option<Vec<u8>>, ConfigError> {
         let Some(path) = &self.node_secret_file else { return Ok(None) };
         let secret = self.credential()?;
@@ -121,7 +123,8 @@ impl ClusterConfig {
         Ok(Some(secret))
     }
 
-    /// A first manager alone may make the nodes' secret: nobody else has one that this would differ from.
+    /// Whether this process may make the nodes' secret: only a first manager with an embedded store
+    /// may, since no other process has a secret that could differ.
     #[must_use]
     pub fn may_make_secret(&self) -> bool {
         self.has_manager() && self.managers.is_empty() && self.store == "embedded"

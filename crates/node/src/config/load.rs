@@ -12,7 +12,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -21,7 +21,7 @@ pub enum ConfigError {
     Parse {
         /// The file.
         origin: String,
-        /// What is wrong, with line and column.
+        /// The error, with line and column.
         message: String,
     },
     /// A key that does not exist.
@@ -31,7 +31,7 @@ pub enum ConfigError {
         origin: String,
         /// The key with its section.
         key: String,
-        /// The nearest valid one.
+        /// The nearest valid key.
         hint: String,
     },
     /// A value is out of range or contradicts another.
@@ -39,7 +39,7 @@ pub enum ConfigError {
     Invalid {
         /// The key with its section.
         key: &'static str,
-        /// What is wrong and what to write instead.
+        /// The error and the fix.
         fix: String,
     },
 }

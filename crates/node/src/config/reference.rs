@@ -9,7 +9,7 @@ use super::{Config, SECTIONS};
 pub struct Field {
     /// Its key.
     pub name: &'static str,
-    /// What it holds.
+    /// The form of its value.
     pub kind: &'static str,
     /// Its doc comment.
     pub doc: &'static str,

@@ -1,4 +1,4 @@
-//! How sizes, durations and choices are written in the file and on the command line.
+//! Notation of sizes, durations and choices in the file and on the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use millpond_types::units::parse_duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a setting holds, as the reference shows it.
+/// Form of a setting's value, as the reference shows it.
 pub trait Kind {
     /// The word for it.
     const KIND: &'static str;
@@ -83,7 +83,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Which way of disk and network I/O is used.
+/// Backend of disk and network I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {

@@ -1,5 +1,5 @@
-//! What a node of a cluster shows beside its own numbers: the cluster as its copy of the routing has
-//! it, its replicas, its links, its manager.
+//! Metrics of a cluster's node beside its own counters: the cluster by its copy of the routing, its
+//! replicas, its links, its manager.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use millpond_control::member::Member;
 use millpond_replica::ReplicaNumbers;
 use millpond_replica::local::Service;
 
-/// Writes all of it.
+/// Writes all of these metrics.
 pub(super) fn pages(page: &mut Page, service: &Service, member: &Member) {
     routing(page, &member.routing());
     manager(page, member);
@@ -39,7 +39,7 @@ const STATES: [TargetState; 5] = [
     TargetState::Offline,
 ];
 
-/// Equal on every node but for the moment that news travels.
+/// Equal on every node, except while news travels.
 fn routing(page: &mut Page, routing: &Routing) {
     let family = ("millpond_cluster_routing_version", "Version of the routing of this node.");
     page.one(family, "gauge", routing.version.0);
@@ -47,7 +47,7 @@ fn routing(page: &mut Page, routing: &Routing) {
     page.one(family, "gauge", routing.nodes.len() as u64);
     let family = ("millpond_cluster_slots_moving", "Slots that are moving to another chain.");
     page.one(family, "gauge", routing.moving.len() as u64);
-    // Chains without any replica that serves are a line of their own even when there are none.
+    // The line for chains without a serving replica exists even if there are none.
     let mut chains: BTreeMap<(u8, usize), u64> = BTreeMap::from([((0, 0), 0)]);
     let mut targets = [0; STATES.len()];
     for chain in routing.chains.values() {

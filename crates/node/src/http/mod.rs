@@ -27,14 +27,14 @@ use millpond_control::member::Member;
 use millpond_replica::local::Service;
 use pulse::Pulse;
 
-/// Open HTTP connections at most: scrapers and probes, not users.
+/// Maximum open HTTP connections: scrapers and probes, not users.
 const CONNECTIONS_MAX: usize = 64;
-/// A request must have arrived within this time.
+/// Time within which a request must have arrived.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A core that takes longer to answer is not ready.
 const PULSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the pages show.
+/// State that the pages show.
 #[derive(Default)]
 #[expect(missing_debug_implementations, reason = "it holds a question to the credentials")]
 pub struct HttpState {
@@ -46,28 +46,28 @@ pub struct HttpState {
     viewers: OnceLock<Box<Viewers>>,
 }
 
-/// Whether a credential is known, and then which namespaces it may see.
+/// Checks a credential and returns the namespaces that it may see, if it is known.
 pub type Viewers = dyn Fn(&[u8]) -> Option<Rc<Scope>> + Send + Sync;
 
 impl HttpState {
-    /// The disks are open and clients are served.
+    /// Notes that the disks are open and clients are served.
     pub fn open(&self, service: Arc<Service>, summary: Summary) {
         let _ = self.opened.set((service, summary));
         self.serving.store(true, Ordering::Release);
     }
 
-    /// Who may see what, asked with each request.
+    /// Sets the check of credentials, which every request runs.
     pub fn ask_viewers(&self, viewers: Box<Viewers>) {
         let _set_once = self.viewers.set(viewers);
     }
 
-    /// The loops whose answers are the server's health.
+    /// Sets the loops to probe for the server's health.
     pub fn watch(&self, service: &Arc<Service>, cores: impl Iterator<Item = Handle>) {
         let pulses = cores.enumerate().map(|(core, handle)| Pulse::new(core, handle, service));
         let _set_once = self.pulses.set(pulses.collect());
     }
 
-    /// Asks every core, and why one does not answer.
+    /// Asks every core; returns the reason if one does not answer.
     async fn pulse(&self) -> Option<String> {
         for pulse in self.pulses.get().into_iter().flatten() {
             pulse.ask();
@@ -81,7 +81,7 @@ impl HttpState {
         None
     }
 
-    /// A core whose loop is stuck: nothing but a restart helps.
+    /// The reason if the loop of a core is stuck: only a restart helps.
     fn stuck(&self) -> Option<String> {
         let all = self.pulses.get()?;
         for pulse in all {
@@ -90,32 +90,33 @@ impl HttpState {
         all.iter().find_map(|pulse| pulse.stuck())
     }
 
-    /// What the sender of a request may see; none when its credential is unknown.
+    /// Scope of a request's sender; none if its credential is unknown.
     fn viewer(&self, request: &Request<hyper::body::Incoming>) -> Option<Viewer> {
         let Some(viewers) = self.viewers.get() else { return Some(Viewer(None)) };
         let given = request.headers().get(hyper::header::AUTHORIZATION);
-        // What is given to others, such as a signature of S3 or a password of a proxy, is no token.
+        // Credentials for others, such as an S3 signature or the password of a proxy, are no
+        // tokens.
         let bearer = given.and_then(|text| text.to_str().ok()?.strip_prefix("Bearer "));
         let Some(token) = bearer else { return Some(Viewer(viewers(b""))) };
         viewers(token.trim().as_bytes()).map(|scope| Viewer(Some(scope)))
     }
 
-    /// The server is part of a cluster.
+    /// Notes that the server is part of a cluster.
     pub fn join(&self, member: &Arc<Member>) {
         let _set_once = self.member.set(Arc::clone(member));
     }
 
-    /// The server is an S3 gateway too.
+    /// Notes that the server is an S3 gateway too.
     pub fn gateway(&self, metrics: Arc<millpond_s3::Metrics>) {
         let _set_once = self.gateway.set(metrics);
     }
 
-    /// The server is stopping.
+    /// Notes that the server is stopping.
     pub fn close(&self) {
         self.serving.store(false, Ordering::Release);
     }
 
-    /// Why the server is not ready to take traffic; `None` when it is.
+    /// The reason why the server is not ready for traffic; `None` if it is.
     fn not_ready(&self) -> Option<String> {
         let Some((service, _)) = self.opened.get() else {
             return Some("starting: the disks are being opened".to_owned());
@@ -131,7 +132,7 @@ impl HttpState {
     }
 }
 
-/// Who looks at a page. Names of namespaces are their owners': others see sums.
+/// Viewer of a page. Names of namespaces are for their owners only: others see sums.
 struct Viewer(Option<Rc<Scope>>);
 
 impl Viewer {
@@ -148,7 +149,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Starts to answer on `address`; `None` when there is none.
+    /// Starts to answer on `address`; `None` without an address.
     ///
     /// # Errors
     /// [`StartError::Listen`] naming the address and the fix.

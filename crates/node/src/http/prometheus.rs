@@ -9,7 +9,7 @@ use super::cluster;
 use millpond_control::member::Member;
 use millpond_replica::local::{NodeDisk, Service};
 
-/// Snake case of a verb's name.
+/// The verb's name in snake case.
 fn verb_name(verb: Verb) -> String {
     let mut text = String::new();
     for (index, letter) in verb.name().chars().enumerate() {
@@ -181,7 +181,7 @@ fn connections(page: &mut Page, service: &Service) {
     }
 }
 
-/// Of those namespaces that the reader may see.
+/// Metrics of those namespaces that the reader may see.
 fn namespaces(page: &mut Page, service: &Service, sees: &dyn Fn(&str) -> bool) {
     let mut all = service.namespaces.all();
     all.retain(|namespace| sees(&namespace.info.name));
@@ -223,10 +223,10 @@ fn namespaces(page: &mut Page, service: &Service, sees: &dyn Fn(&str) -> bool) {
     });
 }
 
-/// What is told of a disk.
+/// A number of a disk.
 type OfDisk<'f> = &'f dyn Fn(&NodeDisk) -> u64;
 
-/// Tells one number of every disk.
+/// Writes one number of every disk.
 fn each_disk(page: &mut Page, service: &Service) -> impl FnMut(&str, &str, &str, OfDisk<'_>) {
     |name, help, kind, value| {
         let values = service.disks.iter().map(|disk| (label("disk", &disk.name), value(disk)));

@@ -1,4 +1,4 @@
-//! Whether a core still does anything: a question that goes through its loop and the buffer pool.
+//! Liveness of a core: a probe that goes through its loop and the buffer pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,20 @@ use millpond_types::limits::PAGE_BYTES;
 
 use millpond_replica::local::Service;
 
-/// A loop that did nothing for so long is stuck.
+/// Time without progress after which a loop is stuck.
 const STUCK: Duration = Duration::from_mins(1);
-/// How often memory, and an answer, is looked for again.
+/// Interval of further looks for memory and for an answer.
 const AGAIN: Duration = Duration::from_millis(10);
-/// No question is open.
+/// No probe is open.
 const NONE: u64 = 0;
 
-/// The pulse of one core. One question is open at a time, so that a stuck core gathers none.
+/// The pulse of one core. One probe is open at a time, so that a stuck core gathers none.
 pub(super) struct Pulse {
     core: usize,
     handle: Handle,
     service: Arc<Service>,
-    /// When the open question was asked: until the loop has run it, and until it has had memory.
+    /// Time of the open probe: `looped` until the loop has run it, `had_memory` until it got
+    /// memory.
     looped: AtomicU64,
     had_memory: AtomicU64,
 }
@@ -33,7 +34,7 @@ impl Pulse {
         Arc::new(Self { core, handle, service, looped: NONE.into(), had_memory: NONE.into() })
     }
 
-    /// Asks, unless the last question is still open.
+    /// Sends a probe, unless the last one is still open.
     pub(super) fn ask(self: &Arc<Self>) {
         let now = RealClock::tick().0.max(1);
         let free = self.had_memory.compare_exchange(NONE, now, Ordering::AcqRel, Ordering::Acquire);
@@ -49,11 +50,11 @@ impl Pulse {
             }
             pulse.had_memory.store(NONE, Ordering::Release);
         };
-        // A loop that has ended is a server that stops, which is said otherwise.
+        // A loop that has ended belongs to a stopping server, which is reported otherwise.
         let _ended = self.handle.spawn_on(answer);
     }
 
-    /// Waits for the answer until `end`; what is missing then.
+    /// Waits for the answer until `end`; returns the part that is missing then.
     pub(super) async fn missing(&self, end: Tick) -> Option<String> {
         loop {
             let (looped, had_memory) =
@@ -81,7 +82,7 @@ impl Pulse {
         }
     }
 
-    /// Why it is stuck, if its loop has done nothing for long.
+    /// The reason if the loop has made no progress for long.
     pub(super) fn stuck(&self) -> Option<String> {
         let since = self.looped.load(Ordering::Acquire);
         let waited = RealClock::tick().since(Tick(since));
@@ -160,13 +161,13 @@ mod tests {
         let server = Fixture::new();
         server.until_ready();
         let (held, release) = mpsc::channel::<()>();
-        // Blocks the loop, which no task may.
+        // Blocks the loop, which no task may do.
         server.core.spawn_on(move || async move { assert!(release.recv().is_err()) }).unwrap();
         let said = server.page("/readyz");
         assert!(said.starts_with("HTTP/1.1 503"), "{said}");
         assert!(said.contains("core 0 has not answered for"), "{said}");
         assert!(server.page("/healthz").starts_with("HTTP/1.1 200"), "it may go on yet");
-        // As if it had been asked when the machine started.
+        // As if the probe had been sent when the machine started.
         server.state.pulses.get().unwrap()[0].looped.store(1, Ordering::Release);
         let said = server.page("/healthz");
         assert!(

@@ -1,11 +1,13 @@
-//! Values of a server of an earlier version, which stood alone: its successor founds a cluster in the same folder and takes
-//! them over.
+//! Values of a server of an earlier version, which stood alone: its successor founds a cluster in
+//! the same folder and takes them over.
 //!
-//! Such a server kept a value under an unkeyed id, with its key beside it, and its namespaces in a chunk of their own. The
-//! cluster takes the identity of the disks and the numbers of the namespaces; then, before the server says READY, each
-//! value is put anew through its chain, and the old chunk is removed once that is durable. A file says that this has begun, so
-//! a start that was cut off goes on. No leader was kept beside a value, so it is stored as its own, and found so by
-//! a host that knows of the file ([`HostOptions::own_leaders`](millpond_replica::HostOptions)).
+//! The old server stored a value under an unkeyed id, with its key beside it, and its namespaces in
+//! a chunk of their own. The cluster takes the identity of the disks and the ids of the namespaces;
+//! then, before the server reports READY, each value is put again through its chain, and the old
+//! chunk is removed once that is durable. A file records that this has begun, so a start that was
+//! interrupted continues. No leader was stored beside a value, so it becomes its own leader, and a
+//! host that knows of the file finds it under that
+//! ([`HostOptions::own_leaders`](millpond_replica::HostOptions)).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,31 +29,31 @@ use millpond_control::manager::{NamespaceTable, TABLE_CHUNK};
 use millpond_replica::Host;
 use millpond_replica::local::{NodeDisk, Service};
 
-/// In the first data folder.
+/// Name of that file, in the first data folder.
 const FILE: &str = "millpond.adopt";
 const BEGUN: &[u8] = b"begun\n";
 const DONE: &[u8] = b"done\n";
-/// Values, and bytes of them, that are put at the same time.
+/// Maximum values, and bytes of them, that are put at the same time.
 const AT_ONCE: usize = 128;
 const BYTES_AT_ONCE: u64 = 32 << 20;
-/// Pause before a value is tried again, and how long it is.
+/// Pause before a value is tried again, and the time limit of all tries.
 const PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is said how far this is.
+/// Interval of log lines about the progress.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
-/// What is known of values of a server that stood alone.
+/// State of the values of a server that stood alone.
 #[derive(Clone, Debug)]
 pub(super) struct Adoption {
     marker: PathBuf,
-    /// Whose the disks are, while values wait.
+    /// The disks' cluster, while values wait.
     pub(super) cluster: Option<Uuid128>,
-    /// Whether there were ever any.
+    /// Whether there ever were such values.
     pub(super) was: bool,
 }
 
 impl Adoption {
-    /// Looks whether the disks hold such values, and notes it before anything is founded.
+    /// Looks for such values on the disks and records them before anything is founded.
     ///
     /// # Errors
     /// [`StartError`] naming the file.
@@ -86,10 +88,10 @@ impl Adoption {
         Ok(Some(adoption(Some(found), true)))
     }
 
-    /// Puts every value anew.
+    /// Puts every value again.
     ///
     /// # Errors
-    /// [`StartError`] naming what is in the way; [`StartError::Stopped`] once `stop` is set.
+    /// [`StartError`] naming the obstacle; [`StartError::Stopped`] once `stop` is set.
     pub(super) async fn finish(
         self,
         service: Arc<Service>,
@@ -127,10 +129,10 @@ fn check(stop: &AtomicBool) -> Result<(), StartError> {
     if stop.load(Ordering::Acquire) { Err(StartError::Stopped) } else { Ok(()) }
 }
 
-/// The newest namespace table that any of the disks holds.
+/// The newest namespace table on the disks.
 ///
 /// # Errors
-/// [`StartError`] when a table exists and cannot be read: without it no value could be found.
+/// [`StartError`] if a table exists and cannot be read: without it no value could be found.
 pub(super) async fn table_of(disks: &[NodeDisk]) -> Result<NamespaceTable, StartError> {
     let mut table = NamespaceTable::default();
     for disk in disks {
@@ -216,7 +218,7 @@ impl Work {
     }
 }
 
-/// What puts values anew.
+/// Puts values again.
 struct Putter {
     service: Arc<Service>,
     host: Arc<Host>,
@@ -224,7 +226,7 @@ struct Putter {
 }
 
 impl Putter {
-    /// Puts a value anew; false when there is nothing to keep of it.
+    /// Puts a value again; false if nothing of it is to be kept.
     async fn put(&self, disk: usize, old: &Old) -> Result<bool, StartError> {
         let disk = &self.service.disks[disk];
         let Some(namespace) = self.service.namespaces.by_id(old.info.group) else {
@@ -271,7 +273,7 @@ impl Putter {
     }
 }
 
-/// The key of a value that a server put which stood alone: nothing else has such an id.
+/// The key of a value from a server that stood alone: nothing else has such an id.
 fn old_key(info: &ChunkInfo, attrs: &[u8]) -> Option<BlockKey> {
     let key = BlockKey::new(attrs).ok()?;
     let is_old =
@@ -279,7 +281,7 @@ fn old_key(info: &ChunkInfo, attrs: &[u8]) -> Option<BlockKey> {
     is_old.then_some(key)
 }
 
-/// What a value is kept for: the time that it has left. Nothing once that is over.
+/// The options of a value, with the rest of its time to live; none once that is over.
 fn options_now(options: &NamespaceOptions, info: &ChunkInfo) -> Option<NamespaceOptions> {
     let ttl_seconds = match info.expires {
         None => 0,

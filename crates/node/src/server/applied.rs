@@ -1,4 +1,4 @@
-//! What a start chooses where a setting is left out.
+//! Defaults that a start chooses for settings left out.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use super::storage::{DataPath, size_by_default, socket_path};
 use super::{core_count, memory_sizes};
 use crate::config::{Config, Size};
 
-/// The settings with all that a start would choose by itself: memory, cores, socket, the gateway's address, and the
-/// size of a new data file where there is one folder of no size of its own. Makes nothing.
+/// Fills in the settings that a start would choose: memory, cores, socket, the gateway's address,
+/// and the size of a new data file if there is one folder without a size of its own. Makes nothing.
 ///
 /// # Errors
-/// When the system does not tell how much memory it has.
+/// If the system does not report its memory.
 pub fn with_defaults(config: &Config) -> std::io::Result<Config> {
     let mut chosen = config.clone();
     let server = &mut chosen.server;
@@ -58,7 +58,7 @@ mod tests {
         assert!(server.socket.as_ref().unwrap().ends_with("/not/there/yet/millpond.sock"));
         assert_eq!(chosen.s3.listen.as_deref(), Some("127.0.0.1:9000"));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is made");
-        // It is a file as it stands, with sizes of two digits behind the point.
+        // The text is a valid file; its sizes have two decimals.
         let mut read = from_text(&to_text(&chosen), "shown").unwrap();
         (read.server.size, read.server.memory) = (server.size, server.memory);
         read.server.index_memory = server.index_memory;

@@ -1,8 +1,8 @@
 //! This server as a part of a cluster, from start to stop.
 //!
-//! The order matters. The manager of this process comes first, since it may be the one that founds the
-//! cluster; then the disks, since new ones are formatted for the cluster; then the listeners; then the
-//! node registers, and is asked at its addresses whether it lives.
+//! The order matters. The manager of this process comes first, since it may found the cluster; then
+//! the disks, since new ones are formatted for the cluster; then the listeners; then the node
+//! registers, and managers probe it at its addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -33,15 +33,17 @@ use millpond_replica::{Host, HostDisk, HostOptions, HostTargets};
 
 /// Folder of the managers' embedded store within the first data folder.
 const STORE_FOLDER: &str = "meta";
-/// How long the store may take for the namespaces of a server of an earlier version.
+/// Time limit for the store to take the namespaces of a server of an earlier version.
 const SEED_MAX: Duration = Duration::from_secs(30);
-/// How often the start looks whether the node was let in.
+/// Interval of looks by the start for the node's admission.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a start waits for some of its replicas while others serve: one of them may wait for a node that is away.
+/// Time that a start waits for some of its replicas while others serve: one of them may wait for a
+/// node that is away.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long a node without a manager waits for the table of namespaces: nobody tells it that the table is empty.
+/// Time that a node without a manager waits for the table of namespaces: an empty table is never
+/// sent to it.
 const NAMES_PATIENCE: Duration = Duration::from_millis(500);
-/// How often the log says what is waited for.
+/// Interval of log lines about a wait.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 impl From<Vain> for StartError {
@@ -64,7 +66,7 @@ pub(super) struct Joining {
     adoption: Option<Adoption>,
 }
 
-/// What this server tells of itself.
+/// Facts about this server for its cluster.
 struct Told {
     addresses: Vec<String>,
     here: Option<String>,
@@ -76,7 +78,7 @@ impl Joining {
     /// Starts the control thread, and the manager if this process has the role.
     ///
     /// # Errors
-    /// [`StartError`] naming what to change.
+    /// [`StartError`] naming the setting to change.
     pub(super) fn begin(
         config: &Config,
         (listen, token): (Option<SocketAddr>, Vec<u8>),
@@ -87,7 +89,7 @@ impl Joining {
         let told = Told {
             addresses: match listen {
                 Some(listen) => addresses(listen, &settings.advertise, &host),
-                // Nobody joins a server that only clients of its own host reach.
+                // No other process joins a server that only clients of its own host reach.
                 None => own_address(config, None).into_iter().collect(),
             },
             here: own_address(config, listen),
@@ -133,15 +135,15 @@ impl Joining {
         Ok(Self { control, manager, seek, folders, node, told, adoption })
     }
 
-    /// How a new disk learns which cluster it is of.
+    /// The search for the cluster of a new disk.
     pub(super) fn seek(&self) -> Seek {
         self.seek.clone()
     }
 
-    /// Takes the open disks: now it is known who this is.
+    /// Takes the open disks, which settle the identity of this server.
     ///
     /// # Errors
-    /// [`StartError`] naming what to change.
+    /// [`StartError`] naming the setting to change.
     pub(super) fn open(
         self,
         opened: &OpenedStorage,
@@ -198,7 +200,7 @@ fn offers(disks: &[NodeDisk]) -> Vec<DiskOffer> {
     disks.iter().map(offer).collect()
 }
 
-/// Where this process reaches itself: at its Unix socket where its TCP address speaks TLS.
+/// Address at which this process reaches itself: its Unix socket if its TCP address speaks TLS.
 fn own_address(config: &Config, listen: Option<SocketAddr>) -> Option<String> {
     match listen.filter(|_| config.security.tls_cert.is_none()) {
         Some(listen) => Some(reachable(listen).to_string()),
@@ -206,7 +208,7 @@ fn own_address(config: &Config, listen: Option<SocketAddr>) -> Option<String> {
     }
 }
 
-/// An address to listen on as one to connect to, from the same host.
+/// Converts an address to listen on into one to connect to, from the same host.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -216,14 +218,14 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Refuses a folder whose node is part of a cluster that keeps its records elsewhere.
+/// Refuses a folder with the node of a cluster that keeps its records elsewhere.
 fn check_own(config: &Config, node: Option<NodeId>, folders: &[PathBuf]) -> Result<(), StartError> {
     let Some(folder) = folders.first() else { return Ok(()) };
     let store = folder.join(STORE_FOLDER);
     if config.cluster.store_choice()? != StoreChoice::Embedded || store.exists() {
         return Ok(());
     }
-    // A disk without a node was made before its cluster: there was a mode without one.
+    // A disk without a node is older than its cluster: there was a mode without one.
     let Some(node) = node else { return Ok(()) };
     Err(StartError::Cluster(format!(
         "{}: belongs to node {node} of a cluster, but the records of the cluster ({}) are missing: \
@@ -234,7 +236,8 @@ fn check_own(config: &Config, node: Option<NodeId>, folders: &[PathBuf]) -> Resu
     )))
 }
 
-/// The folders among the data paths, made if need be. Where all are devices, records are kept in the default one.
+/// Returns the folders among the data paths, made if need be. If all paths are devices, records are
+/// kept in the default folder.
 pub(super) fn folders(config: &Config) -> Result<Vec<PathBuf>, StartError> {
     let paths = config.server.data.iter().map(|text| storage::DataPath::parse(text));
     let mut folders: Vec<PathBuf> =
@@ -284,7 +287,8 @@ fn start_manager(
     })
 }
 
-/// Gives the cluster the namespaces of a server of an earlier version, before anybody can make others.
+/// Hands the namespaces of a server of an earlier version to the cluster, before others can be
+/// made.
 fn seed(
     manager: &Arc<ManagerRole>,
     service: &Arc<Service>,
@@ -298,7 +302,7 @@ fn seed(
     })?
 }
 
-/// The cluster that the disks are of, and that the manager of this process is of: one and the same.
+/// Returns the cluster of the disks and of the manager of this process, which must be the same.
 fn self_or_manager(
     control: &Handle,
     seek: &Seek,
@@ -352,7 +356,7 @@ pub(super) struct Cluster {
     member: Arc<Member>,
     /// Credential towards other nodes.
     token: Vec<u8>,
-    /// What the control thread gets when the server joins.
+    /// Input of the control thread when the server joins.
     starting: Mutex<Option<Starting>>,
     /// The replicas on this server's disks.
     host: Option<Arc<Host>>,
@@ -367,16 +371,17 @@ impl Cluster {
         &self.member
     }
 
-    /// Who this server is.
+    /// Identity of this server.
     pub(super) fn identity(&self) -> &Identity {
         self.member.identity()
     }
 
-    /// Starts the agent and waits until the node is let in, and until what routing says of its replicas is
-    /// so: who is told that the server is ready finds what it has. `forms` chains are waited for.
+    /// Starts the agent and waits until the node is admitted and its replicas match routing, so
+    /// that a client which sees the server ready finds its data. With `forms`, waits for chains
+    /// too.
     ///
     /// # Errors
-    /// [`StartError::Cluster`] when it is refused; [`StartError::Stopped`] once `stop` is set.
+    /// [`StartError::Cluster`] if it is refused; [`StartError::Stopped`] once `stop` is set.
     pub(super) fn join(&self, forms: bool, stop: &Arc<AtomicBool>) -> Result<(), StartError> {
         let Some((prepared, targets)) = self.starting.lock().take() else { return Ok(()) };
         let (keeper, token) = (Arc::clone(&self.member), self.token.clone());
@@ -396,10 +401,10 @@ impl Cluster {
         })?
     }
 
-    /// Takes over what a server of an earlier version has left, if it has.
+    /// Takes over the values of a server of an earlier version, if there are any.
     ///
     /// # Errors
-    /// [`StartError`] naming what is in the way; [`StartError::Stopped`] once `stop` is set.
+    /// [`StartError`] naming the obstacle; [`StartError::Stopped`] once `stop` is set.
     pub(super) fn adopt(
         &self,
         service: &Arc<Service>,
@@ -412,7 +417,7 @@ impl Cluster {
         on_core(&core.core.handle, move || async move { adoption.finish(service, stop).await })?
     }
 
-    /// Why this server must stop.
+    /// The reason why this server must stop.
     pub(super) fn refused(&self) -> Option<String> {
         match self.member.standing() {
             Standing::Refused(why) => Some(why),
@@ -427,9 +432,9 @@ impl Cluster {
     }
 }
 
-/// What a server that has been let in waits for before it says READY.
+/// Condition for an admitted server to report READY.
 struct Readiness {
-    /// Whether this server makes the first chains by itself, so that there will be some.
+    /// Whether this server makes the first chains by itself, so that chains will exist.
     forms: bool,
     host: Option<Arc<Host>>,
     since: Option<Tick>,
@@ -437,7 +442,7 @@ struct Readiness {
 }
 
 impl Readiness {
-    /// Whether everything that this server will serve for now is served.
+    /// Whether all replicas that this server will run for now serve.
     fn is_there(&mut self, member: &Member) -> bool {
         let (routing, now) = (member.routing(), RealClock::tick());
         let since = *self.since.get_or_insert(now);
@@ -473,14 +478,15 @@ impl Readiness {
             let what = format!("{waiting} replicas of this node do not serve yet; {serving} do");
             return Some(Missing { what, serves_some: serving > 0 });
         }
-        // Chains come first, and which keys are theirs with a later routing; requests go by what the replicas were told.
+        // Chains come first, their slots with later routing; requests go by the routing of the
+        // replicas.
         let what = "some slots have no chain yet".to_owned();
         let misses = host.routing().slots.has(ChainId::NONE);
         misses.then_some(Missing { what, serves_some: true })
     }
 }
 
-/// Why a server is not ready.
+/// The reason why a server is not ready.
 struct Missing {
     what: String,
     serves_some: bool,

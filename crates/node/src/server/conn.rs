@@ -1,4 +1,4 @@
-//! What the tasks of one connection share, and the bounds on what it may hold.
+//! State shared by the tasks of one connection, and the bounds on its resources.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -23,12 +23,12 @@ use crate::config::LimitsConfig;
 use millpond_replica::local::{NO_DISKS, Namespace, Service};
 use millpond_replica::time_left;
 
-/// Bytes of the pool that values of these lengths take: one of a single byte takes a page.
+/// Bytes of the pool that values of these lengths take: even a single byte takes a page.
 pub(super) fn pages_of(lens: impl Iterator<Item = u32>) -> u64 {
     lens.map(|len| u64::from(len.max(1)).next_multiple_of(PAGE_BYTES as u64)).sum()
 }
 
-/// What all connections of the server share.
+/// State that all connections of the server share.
 pub(super) struct Shared {
     /// The KV service.
     pub service: Arc<Service>,
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub socket_path: String,
     /// Pages of the pool that requests may hold at once: half of it.
     pub budget: Arc<Semaphore>,
-    /// Pages that one connection may hold before it waits for its own replies to leave.
+    /// Pages that one connection may hold before it waits until its own replies have left.
     pub connection_bytes: u64,
     /// Open connections.
     pub connections: AtomicUsize,
@@ -63,21 +63,21 @@ impl Shared {
 
 /// One connection.
 pub(super) struct Conn {
-    /// What all connections share.
+    /// State that all connections share.
     pub shared: Arc<Shared>,
-    /// Who it is, for logs.
+    /// Its name, for logs.
     pub peer: String,
     /// Whether it came over the Unix socket.
     pub is_unix: bool,
     /// Replies on their way out.
     pub outbox: Outbox,
-    /// When it was accepted.
+    /// Time of its acceptance.
     pub since: Tick,
-    /// Since when a payload is being received.
+    /// Start of the payload that is being received.
     pub receiving_since: Cell<Option<Tick>>,
     /// Shared memory, once attached.
     pub shm: RefCell<Option<Rc<ShmSide>>>,
-    /// The receiving task, to end it from outside.
+    /// The receiving task, so that others can end it.
     pub receiving: RefCell<Option<JoinHandle<()>>>,
     /// The sending task.
     pub sending: RefCell<Option<JoinHandle<()>>>,
@@ -95,7 +95,7 @@ struct Names {
 }
 
 impl Conn {
-    /// A new connection.
+    /// Makes a connection.
     pub(super) fn new(shared: Arc<Shared>, peer: String, is_unix: bool) -> Rc<Self> {
         Rc::new(Self {
             shared,
@@ -115,20 +115,21 @@ impl Conn {
         })
     }
 
-    /// Lets the client in with what its credential allows.
+    /// Admits the client with the scope of its credential.
     pub(super) fn admit(&self, scope: Rc<Scope>) {
         let _ = self.scope.set(scope);
     }
 
-    /// What the credential allows; `None` before hello.
+    /// Scope of the credential; `None` before hello.
     pub(super) fn scope(&self) -> Option<&Rc<Scope>> {
         self.scope.get()
     }
 
-    /// The namespace `id` for a request about its keys, of which a process without disks holds none.
+    /// The namespace `id`, for a request about its keys. A process without disks holds none of
+    /// them.
     ///
     /// # Errors
-    /// As of [`Self::namespace`]; `Unsupported` without disks.
+    /// Those of [`Self::namespace`]; `Unsupported` without disks.
     pub(super) fn namespace_of_keys(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
         let namespace = self.namespace(id)?;
         if self.shared.service.disks.is_empty() {
@@ -137,10 +138,10 @@ impl Conn {
         Ok(namespace)
     }
 
-    /// The namespace `id`, if there is one and the credential allows it.
+    /// The namespace `id`, if it exists and the credential allows it.
     ///
     /// # Errors
-    /// [`Failure`] that does not tell an absent namespace from a forbidden one.
+    /// [`Failure`] that is the same for an absent namespace and a forbidden one.
     pub(super) fn namespace(&self, id: GroupId) -> Result<Arc<Namespace>, Failure> {
         let namespaces = &self.shared.service.namespaces;
         let mut names = self.names.borrow_mut();
@@ -171,7 +172,8 @@ impl Conn {
             && self.bytes.get() < self.shared.connection_bytes
     }
 
-    /// Waits until this connection may start another request: until its own replies have left.
+    /// Waits until this connection may start another request, since enough of its own replies have
+    /// left.
     pub(super) async fn wait_for_room(&self) {
         poll_fn(|context| {
             if self.has_room() {
@@ -188,7 +190,7 @@ impl Conn {
         self.in_flight.get()
     }
 
-    /// Makes the receiving task end, and so the connection.
+    /// Ends the receiving task, and so the connection.
     pub(super) fn hang_up(&self) {
         if let Some(receiving) = self.receiving.borrow_mut().take() {
             receiving.abort();
@@ -227,16 +229,16 @@ impl Conn {
     }
 }
 
-/// A request being worked on, and later its reply being sent: what it holds of the bounds.
+/// A request until its reply is sent, and its share of the bounds.
 pub(super) struct InFlight {
     conn: Rc<Conn>,
-    /// What was asked.
+    /// Verb of the request.
     pub verb: Verb,
-    /// What the answer must prove.
+    /// Facts that the reply must prove.
     asked: Asked,
-    /// When its header had arrived.
+    /// Time of arrival of its header.
     pub received: Tick,
-    /// When the answer is too late.
+    /// Time after which the reply is too late.
     pub deadline: Tick,
     bytes: u64,
     permit: Option<Arc<OwnedSemaphorePermit>>,
@@ -254,22 +256,23 @@ impl InFlight {
         &self.conn
     }
 
-    /// The share of the pool that this request took: whatever goes on after the reply and still has its
-    /// values keeps it.
+    /// The request's share of the pool: work that outlives the reply and still has its values keeps
+    /// it.
     pub(super) fn held(&self) -> Option<Arc<OwnedSemaphorePermit>> {
         self.permit.clone()
     }
 
-    /// Takes a share of the pool for `bytes` of values, waiting until the deadline. A value takes whole
-    /// pages: see [`pages_of`].
+    /// Takes a share of the pool for `bytes` of values, waiting until the deadline. A value takes
+    /// whole pages: see [`pages_of`].
     ///
     /// # Errors
-    /// `Busy` with a retry hint when there is none by then.
+    /// `Busy` with a retry hint if there is none by then.
     pub(super) async fn reserve(&mut self, bytes: u64) -> Result<(), Failure> {
         if bytes == 0 {
             return Ok(());
         }
-        // More than there is could never be had: such a request takes all, and its values wait for memory.
+        // A larger request could never be admitted: it takes all pages, and its values wait for
+        // memory.
         let all = self.conn.shared.service.pool.capacity() / 2 / PAGE_BYTES;
         let pages = bytes.div_ceil(PAGE_BYTES as u64).min(all as u64);
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
@@ -298,7 +301,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// The moment the work starts.
+    /// Notes the start of the work.
     pub(super) fn work_starts(&self) {
         let waited = RealClock::tick().since(self.received);
         self.conn.shared.service.metrics.stages.queue.observe(waited);

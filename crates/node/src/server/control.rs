@@ -6,10 +6,10 @@ use millpond_types::wire::{Failure, Status, Verb};
 use super::conn::Conn;
 use super::files::FILES_REFUSED;
 
-/// Whether what only a node of the cluster may say is taken from this connection.
+/// Checks that this connection may send requests reserved for nodes of the cluster.
 ///
 /// # Errors
-/// [`Failure`] that names the verb and the secret.
+/// [`Failure`] naming the verb and the secret.
 pub(super) fn as_node(conn: &Conn, verb: Verb) -> Result<(), Failure> {
     if conn.scope().is_some_and(|scope| scope.is_node()) {
         return Ok(());
@@ -28,8 +28,8 @@ pub(super) fn as_node(conn: &Conn, verb: Verb) -> Result<(), Failure> {
 /// Answers a request about the cluster.
 ///
 /// # Errors
-/// [`Failure`]; `Unauthorized` to a client that may not use every namespace and asks for what only nodes and
-/// operators may, or for files without `+files`.
+/// [`Failure`]; `Unauthorized` if the client may not use every namespace and the request is one for
+/// nodes and operators only, or if the request is about files and the client has no `+files`.
 pub(super) async fn execute(
     conn: &Conn,
     verb: Verb,

@@ -18,15 +18,15 @@ use super::session::serve;
 use super::shm::Overdue;
 use super::tls::{self, Sink, Source};
 
-/// How often connections are looked after.
+/// Interval of looks after connections.
 const SWEEP: Duration = Duration::from_millis(250);
 
-/// What another thread knows of a core.
+/// Access to a core from other threads.
 #[derive(Clone)]
 pub(super) struct CoreHandle {
-    /// Runs things on it.
+    /// Runs work on it.
     pub handle: Handle,
-    /// Its connections.
+    /// Number of its connections.
     pub connections: Arc<AtomicUsize>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Core {
     shelf: Rc<Shelf>,
     connections: RefCell<Vec<Rc<Conn>>>,
     count: Arc<AtomicUsize>,
-    /// Ended when the core stops.
+    /// Tasks to end when the core stops.
     accepting: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -69,7 +69,7 @@ impl Core {
         self.accepting.borrow_mut().push(task);
     }
 
-    /// Ends every connection: those with replies on their way get until `deadline`.
+    /// Ends every connection; those with replies on their way have time until `deadline`.
     pub(super) async fn stop(&self, deadline: Tick) {
         CORE.with_borrow_mut(Option::take);
         for task in self.accepting.take() {
@@ -94,7 +94,7 @@ impl Core {
     }
 }
 
-/// Starts to serve a connection that was accepted on another core.
+/// Starts to serve a connection that another core accepted.
 pub(super) async fn adopt(fd: OwnedFd, is_unix: bool, peer: String) {
     let Some(core) = Core::current() else { return };
     core.count.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +102,7 @@ pub(super) async fn adopt(fd: OwnedFd, is_unix: bool, peer: String) {
     shared.service.metrics.connections.add(1);
     let conn = Conn::new(Arc::clone(&shared), peer, is_unix);
     core.connections.borrow_mut().push(Rc::clone(&conn));
-    // Waits for the tasks below to end, however they end.
+    // Waits for the tasks below to end, in any way.
     let receiving = spawn(run(Rc::clone(&conn), Rc::clone(&core), fd));
     *conn.receiving.borrow_mut() = Some(receiving);
 }
@@ -155,7 +155,7 @@ impl Drop for Leaving {
     }
 }
 
-/// Ends connections that keep others waiting, and takes back what clients keep too long.
+/// Ends connections that make others wait, and takes back resources that clients keep too long.
 async fn sweep(core: Rc<Core>) {
     let limits = core.shared.limits.clone();
     let metrics = Arc::clone(&core.shared.service.metrics);

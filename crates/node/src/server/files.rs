@@ -21,13 +21,13 @@ use millpond_replica::{FileUpdate, Host};
 /// A decoded request about chunks of files, without payload.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Reads parts.
+    /// Read of parts.
     Read(ChunkReadRequest),
-    /// Cuts and removes.
+    /// Cuts and removals.
     Update(ChunkUpdateRequest),
-    /// Lists.
+    /// List of chunks.
     List(ChunkListRequest),
-    /// Tells lengths and versions.
+    /// Lengths and versions of chunks.
     Stat(ChunkStatRequest),
 }
 
@@ -35,7 +35,7 @@ impl Request {
     /// Decodes the meta of a request.
     ///
     /// # Errors
-    /// [`WireError`] naming the field; `verb` for one that does not belong here.
+    /// [`WireError`] naming the field; `verb` for a verb of another kind.
     pub(super) fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
         match verb {
             Verb::ChunkRead => ChunkReadRequest::decode(meta).map(Self::Read),
@@ -47,11 +47,11 @@ impl Request {
     }
 }
 
-/// What a token is told that may not use files.
+/// Answer to a token that may not use files.
 pub(super) const FILES_REFUSED: &str =
     "this token cannot use files: add the word +files to its line in the server's token file";
 
-/// Whether this connection may use files, and where their chunks are.
+/// Returns the host of chunks of files if this connection may use files.
 fn allowed(conn: &Conn) -> Result<Arc<Host>, Failure> {
     if !conn.scope().is_some_and(|scope| scope.allows_files()) {
         return Err(Failure::new(Status::Unauthorized, FILES_REFUSED.to_owned()));
@@ -63,7 +63,7 @@ fn allowed(conn: &Conn) -> Result<Arc<Host>, Failure> {
         .ok_or_else(|| Failure::new(Status::Unsupported, NO_DISKS.to_owned()))
 }
 
-/// Does what the request asks for.
+/// Carries out the request.
 ///
 /// # Errors
 /// [`Failure`] for the whole request.
@@ -90,7 +90,7 @@ pub(super) async fn execute(
     })
 }
 
-/// Whether parts of chunks may be written here; the replicas that take them.
+/// Checks that parts of chunks may be written here; returns the replicas that take them.
 ///
 /// # Errors
 /// [`Failure`] for the whole request.
@@ -104,15 +104,15 @@ pub(super) fn check_write(
     Ok(host)
 }
 
-/// Where the bytes of a part go, once they are here.
+/// Destination of the bytes of a part.
 pub(super) enum Place {
     /// Into this buffer.
     Room(Buf),
-    /// Nowhere: that is the answer.
+    /// Nowhere: this is the answer.
     Skip(ItemStatus),
 }
 
-/// Finds room for a part, waiting until the deadline.
+/// Allocates room for a part, waiting until the deadline.
 pub(super) async fn place_part(
     (conn, host): (&Conn, &Host),
     guard: &InFlight,
@@ -129,7 +129,7 @@ pub(super) async fn place_part(
     Place::Room(buf)
 }
 
-/// Starts to store a part whose bytes are here.
+/// Starts to store a part with all bytes received.
 pub(super) fn start_part(
     progress: &mut PutProgress,
     host: &Arc<Host>,
@@ -143,10 +143,10 @@ pub(super) fn start_part(
     progress.start(Arc::clone(host).write_file(update, part.offset, bytes));
 }
 
-/// Receives parts of chunks and stores them; the reply follows when they are acknowledged.
+/// Receives parts of chunks and stores them; the reply follows once they are acknowledged.
 ///
 /// # Errors
-/// [`Ended`] when the connection ends first.
+/// [`Ended`] if the connection ends first.
 pub(super) async fn receive_parts(
     conn: &Rc<Conn>,
     frames: &mut Frames,

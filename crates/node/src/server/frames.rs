@@ -1,7 +1,7 @@
-//! Cutting the received bytes into frames.
+//! Splitting the received bytes into frames.
 //!
-//! An idle connection holds no buffer: it waits until there is something to read and takes one
-//! then. Connections that talk a lot keep theirs, as long as the core has some to give.
+//! An idle connection holds no buffer: it waits until there is input and takes a buffer then. Busy
+//! connections keep theirs, as long as the core has some to give.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,7 +14,7 @@ use super::tls::Source;
 
 /// Bytes of a receive buffer: many small requests, or the head of a large one.
 const BUFFER_BYTES: usize = 16 << 10;
-/// A buffer that grew beyond this for a large frame is not kept.
+/// Larger buffers, grown for a large frame, are not kept.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
 /// Bytes received at once while many small values arrive.
 const BATCH_BYTES: usize = 256 << 10;
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 256 << 10;
 const DIRECT_MIN: usize = 32 << 10;
 /// Connections per core that may keep their buffer while idle: 16 MiB.
 const HOT_MAX: usize = 1024;
-/// Frames after which a connection counts as talkative.
+/// Frames after which a connection counts as busy.
 const HOT_AFTER: u32 = 2;
 
 /// The receive buffers of one core.
@@ -46,7 +46,7 @@ impl Shelf {
     }
 }
 
-/// Why a connection ends.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     /// The client closed it between two frames.
@@ -58,7 +58,7 @@ pub(super) enum Ended {
     /// The client breaks the protocol.
     #[error(transparent)]
     Protocol(#[from] WireError),
-    /// The server closes it, having said why.
+    /// The server closes it after an answer with the reason.
     #[error("refused")]
     Refused,
 }
@@ -127,7 +127,8 @@ impl Frames {
         Ok(())
     }
 
-    /// Nothing is buffered: gives the buffer back, or keeps it when the connection is talkative.
+    /// Waits for input with an empty buffer: gives the buffer back, or keeps it if the connection
+    /// is busy.
     async fn wait(&mut self) -> Result<(), Ended> {
         self.at = 0;
         self.buffer.clear();
@@ -146,7 +147,7 @@ impl Frames {
         if self.receive().await? == 0 { Err(Ended::Closed) } else { Ok(()) }
     }
 
-    /// The next frame's header.
+    /// Reads the next frame's header.
     ///
     /// # Errors
     /// [`Ended::Closed`] at the end of the stream.
@@ -162,10 +163,10 @@ impl Frames {
         Ok(header)
     }
 
-    /// The meta of the frame whose header was just read, checked against its checksum.
+    /// Reads the meta of the frame with the last header, and verifies its checksum.
     ///
     /// # Errors
-    /// [`Ended`] when the stream ends or the checksum differs.
+    /// [`Ended`] if the stream ends or the checksum differs.
     pub(super) async fn meta(&mut self, header: &FrameHeader) -> Result<&[u8], Ended> {
         let len = header.meta_len as usize;
         self.ensure(len).await?;
@@ -175,10 +176,10 @@ impl Frames {
         Ok(meta)
     }
 
-    /// Fills `into` with payload. `follows` is how many bytes of payload come after it.
+    /// Fills `into` with payload. `follows` is the number of payload bytes after it.
     ///
     /// # Errors
-    /// [`Ended`] when the stream ends.
+    /// [`Ended`] if the stream ends.
     pub(super) async fn payload(&mut self, mut into: Buf, follows: usize) -> Result<Buf, Ended> {
         let mut filled = 0;
         loop {
@@ -206,7 +207,7 @@ impl Frames {
     /// Skips `len` bytes of payload.
     ///
     /// # Errors
-    /// [`Ended`] when the stream ends.
+    /// [`Ended`] if the stream ends.
     pub(super) async fn skip(&mut self, mut len: usize) -> Result<(), Ended> {
         loop {
             let here = len.min(self.buffered());

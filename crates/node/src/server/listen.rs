@@ -13,15 +13,15 @@ use millpond_types::wire::{Asked, ErrorReply, FrameHeader, Status, Verb};
 use super::conn::Shared;
 use super::core::{CoreHandle, adopt};
 
-/// How long accepting pauses when the system is out of descriptors.
+/// Pause of accepting when the system is out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long an address that is taken is tried again, and how often: the kernel closes the sockets of a process that was killed
-/// a moment after its end, once its rings of `io_uring` are gone.
+/// Time for which an address in use is tried again, and the interval: the kernel closes the sockets
+/// of a killed process a moment after its end, once its `io_uring` rings are gone.
 const TAKEN_FOR: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What accepts.
+/// A listening socket.
 pub(super) enum Listener {
     /// TCP.
     Tcp(TcpListener),
@@ -43,10 +43,10 @@ pub(super) fn unpark() -> Vec<Listener> {
     PARKED.take()
 }
 
-/// Listens with `bind`, and again for a moment while another process has the address.
+/// Listens with `bind`, and retries for a moment while another process has the address.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) async fn patiently<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let until = RealClock::tick().plus(TAKEN_FOR);
     loop {
@@ -60,10 +60,10 @@ pub(super) async fn patiently<T>(bind: impl Fn() -> io::Result<T>) -> io::Result
 }
 
 impl Listener {
-    /// A Unix socket at `path` that this user, and its group, may connect to.
+    /// Listens on a Unix socket at `path` that this user and its group may connect to.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn unix(path: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
@@ -126,13 +126,13 @@ async fn give_away(mut stream: Stream, is_unix: bool, shared: &Arc<Shared>, core
     }
 }
 
-/// What a client that is one too many reads in place of the answer to its hello.
+/// Reply to a client beyond the maximum, in place of the answer to its hello.
 fn refusal(open: usize) -> Vec<u8> {
     let message = format!(
         "the server already has {open} connections: close some, or raise limits.connections"
     );
     let meta = ErrorReply { retry_after_ms: 1000, message }.encode();
-    // Nothing was asked yet, so there is nothing to prove.
+    // Nothing was requested yet, so there is nothing to prove.
     let asked = Asked { request_id: 0, proof: 0 };
     FrameHeader::reply(asked, Verb::Hello, Status::Busy, &meta).frame(&meta)
 }

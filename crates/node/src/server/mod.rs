@@ -1,8 +1,8 @@
 //! The server: cores, listeners and disks, from start to clean stop.
 //!
-//! Reading order: `core` (one thread and its connections), `session` (what a client sends),
+//! Reading order: `core` (one thread and its connections), `session` (requests of a client),
 //! `frames` (bytes to frames), `verbs` and `put` (requests to the KV service), `outbox` (replies),
-//! `shm` (same-host clients), `conn` (the bounds all of them respect).
+//! `shm` (same-host clients), `conn` (the bounds that all of them respect).
 
 mod adopt;
 mod applied;
@@ -54,32 +54,32 @@ pub use storage::{DATA_FILE, DataPath};
 pub use tls::TlsError;
 pub use tokens::{Scope, TokenError, Tokens};
 
-/// Memory of the server by default at most.
+/// Maximum of the default memory of the server.
 const MEMORY_DEFAULT_MAX: u64 = 4 << 30;
-/// The same of a process that has neither disks nor a manager, as a gateway: it keeps no values, and all of the pool counts
-/// as used, since the kernel has it for I/O.
+/// Default memory of a process that has neither disks nor a manager, such as a gateway: it keeps no
+/// values, and all of the pool counts as used, since the kernel has it for I/O.
 const MEMORY_DEFAULT_PLAIN: u64 = 128 << 20;
-/// Memory kept for the index and connections at least: 10,000 idle connections take 45 MiB.
+/// Minimum memory for the index and connections: 10,000 idle connections take 45 MiB.
 const BESIDE_POOL_MIN: u64 = 48 << 20;
 /// Memory beside the pool for every 3 bytes of the index.
 const BESIDE_PER_INDEX: u64 = 4;
-/// Cores used by default at most.
+/// Maximum of the default number of cores.
 const CORES_DEFAULT_MAX: usize = 4;
-/// Bytes of a common chunk, and of the index for it with its name and checksums.
+/// Bytes of a common chunk, and of its index entry with name and checksums.
 const CHUNK_COMMON: u64 = 1 << 20;
 const INDEX_PER_CHUNK: u64 = 256;
-/// How long a core that is being asked for things looks for the next one before it sleeps. A client that
-/// waits for each answer asks again within 20 µs, and waking a core takes 5: `millpond bench kv --size
-/// 4KiB` over TCP against its echo went from 1.37 to 1.05. The same time as for shared memory.
+/// Time for which a busy core polls for the next request before it sleeps. A client that waits for
+/// each answer sends again within 20 µs, and waking a core takes 5: `millpond bench kv --size 4KiB`
+/// over TCP against its echo went from 1.37 to 1.05. The same time as for shared memory.
 const BUSY_POLL: Duration = Duration::from_micros(30);
-/// How long requests in flight may take at a clean stop.
+/// Time limit for requests in flight at a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// Fewer connections than this and a server is not worth starting.
+/// Minimum connections for which a server is worth starting.
 const CONNECTIONS_USEFUL_MIN: u32 = 128;
 /// Descriptors that the server needs beside its connections.
 const FDS_BESIDE: u64 = 256;
 
-/// The server cannot start; every message names what to change.
+/// Error at the start of the server; every message names the setting to change.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A setting.
@@ -99,13 +99,13 @@ pub enum StartError {
     Folder {
         /// The folder.
         path: String,
-        /// What to do.
+        /// The fix.
         fix: &'static str,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// A disk is to be smaller than it may be.
+    /// A disk would be smaller than allowed.
     #[error(
         "--data {path}: {} is too small: a disk needs at least {}",
         millpond_types::ByteSize(*size), millpond_types::ByteSize(*least)
@@ -113,9 +113,9 @@ pub enum StartError {
     Small {
         /// The folder.
         path: String,
-        /// Bytes wanted.
+        /// Bytes requested.
         size: u64,
-        /// The fewest there may be.
+        /// The minimum.
         least: u64,
     },
     /// The file system has too little space.
@@ -127,7 +127,7 @@ pub enum StartError {
     Full {
         /// The folder.
         path: String,
-        /// Bytes wanted.
+        /// Bytes requested.
         size: u64,
         /// Bytes free.
         free: u64,
@@ -137,7 +137,7 @@ pub enum StartError {
     Disk {
         /// The folder or device.
         path: String,
-        /// What is wrong and what to do.
+        /// The error and the fix.
         message: String,
     },
     /// An address cannot be listened on.
@@ -147,13 +147,13 @@ pub enum StartError {
         key: &'static str,
         /// The address or path.
         address: String,
-        /// What is wrong and what to do.
+        /// The error and the fix.
         fix: String,
     },
     /// The cluster.
     #[error("{0}")]
     Cluster(String),
-    /// A stop was asked for before the server was ready.
+    /// A stop was requested before the server was ready.
     #[error("stopped before the server was ready")]
     Stopped,
     /// The namespaces cannot be read.
@@ -189,7 +189,7 @@ struct CoreThread {
     io_note: Option<String>,
 }
 
-/// What a server serves and where.
+/// Disks, addresses and settings of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// TCP address for clients.
@@ -198,23 +198,23 @@ pub struct Summary {
     pub http: Option<SocketAddr>,
     /// Address for S3 clients.
     pub s3: Option<SocketAddr>,
-    /// Whether TLS is on there.
+    /// Whether TLS is on for S3 clients.
     pub s3_tls: bool,
     /// Unix socket.
     pub socket: Option<PathBuf>,
-    /// Disks: where, bytes, and whether they were new.
+    /// Disks: location, bytes, and whether they were new.
     pub disks: Vec<(String, u64, bool)>,
     /// Bytes of memory.
     pub memory: MemorySizes,
     /// Threads that serve clients.
     pub cores: usize,
-    /// How disks and sockets are driven.
+    /// I/O backend of disks and sockets.
     pub io: &'static str,
-    /// Why `io_uring` is not used, if it was wanted.
+    /// The reason why `io_uring` is not used, if it was wanted.
     pub io_note: Option<String>,
     /// Whether TLS is on.
     pub tls: bool,
-    /// Whether a credential is asked for.
+    /// Whether a credential is required.
     pub tokens: bool,
     /// Identity of the cluster.
     pub cluster_id: Uuid128,
@@ -225,7 +225,7 @@ fn core_count(config: &Config) -> usize {
     config.server.cores.map_or_else(|| cpu_count().min(CORES_DEFAULT_MAX), |cores| cores as usize)
 }
 
-/// The credentials that this server takes.
+/// The credentials that this server accepts.
 fn tokens(config: &Config) -> Result<Tokens, StartError> {
     let tokens = match &config.security.token_file {
         Some(path) => Tokens::from_file(Path::new(path))?,
@@ -234,21 +234,21 @@ fn tokens(config: &Config) -> Result<Tokens, StartError> {
     Ok(tokens.with_node_secret(config.cluster.node_secret()?))
 }
 
-/// Bytes of memory of a server at most.
+/// Maximum memory of a server, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySizes {
-    /// Of all.
+    /// The total.
     pub total: u64,
-    /// Of values.
+    /// For values.
     pub pool: u64,
-    /// Of the index, which says where values are.
+    /// For the index, which locates values.
     pub index: u64,
 }
 
 /// Memory of the server by configuration or by default.
 ///
 /// # Errors
-/// When the system does not tell how much it has.
+/// If the system does not report its memory.
 pub fn memory_sizes(config: &Config) -> std::io::Result<MemorySizes> {
     let total = match config.server.memory {
         Some(memory) => memory.bytes(),
@@ -263,7 +263,7 @@ pub fn memory_sizes(config: &Config) -> std::io::Result<MemorySizes> {
     Ok(MemorySizes { total, pool, index })
 }
 
-/// Refuses more memory than this process may use: the kernel would end it once it is used.
+/// Refuses more memory than this process may use: the kernel would kill it once it is used.
 fn check_memory(sizes: MemorySizes) -> Result<(), StartError> {
     let MemorySizes { total: wanted, index, .. } = sizes;
     if index > wanted / 2 {
@@ -287,8 +287,8 @@ fn check_memory(sizes: MemorySizes) -> Result<(), StartError> {
     Err(ConfigError::Invalid { key: "server.memory", fix }.into())
 }
 
-/// The limits, with fewer connections than by default where the system allows fewer files. A
-/// number that somebody asked for is kept or refused.
+/// The limits, with fewer connections than by default if the system allows fewer files. A
+/// configured number is kept or refused.
 fn fit_fd_limit(config: &Config) -> Result<LimitsConfig, StartError> {
     let mut limits = config.limits.clone();
     let hard = raise_fd_limit()?.hard;
@@ -309,16 +309,16 @@ impl Server {
     /// Starts a server and returns once it answers.
     ///
     /// # Errors
-    /// [`StartError`] naming what to change.
+    /// [`StartError`] naming the setting to change.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         Self::start_until(config, &Arc::default())
     }
 
-    /// As [`Server::start`], but gives up once `stop` is set: a node of a cluster waits for a manager
-    /// as long as it takes.
+    /// Same as [`Server::start`], but gives up once `stop` is set: a node of a cluster waits for a
+    /// manager without a time limit.
     ///
     /// # Errors
-    /// [`StartError`] naming what to change; [`StartError::Stopped`].
+    /// [`StartError`] naming the setting to change; [`StartError::Stopped`].
     pub fn start_until(config: &Config, stop: &Arc<AtomicBool>) -> Result<Self, StartError> {
         config.validate()?;
         let config = &secret::with_secret(config)?;
@@ -334,11 +334,11 @@ impl Server {
         let bytes = usize::try_from(memory.pool).unwrap_or(usize::MAX);
         let pool = BufferPool::new(PoolOptions { bytes, huge_pages: config.server.huge_pages })?;
         // Listening comes before the disks are opened, so that a port in use costs nothing; the
-        // health page answers "starting" meanwhile.
+        // health page answers "starting" in the meantime.
         let state = Arc::new(HttpState::default());
         let http = HttpServer::start(config.http_address()?, Arc::clone(&state))?;
         let cores = start_cores(config, &pool)?;
-        // The socket lies in one of them, and a process without disks has made none yet.
+        // The socket lies in one of the folders, and a process without disks has made none yet.
         cluster::folders(config)?;
         let listeners = bind(config, &cores[0])?;
         let own = config.cluster.credential()?;
@@ -362,7 +362,7 @@ impl Server {
         });
         let listen = listeners.tcp;
         serve_on(&shared, &cores)?;
-        // Behind the listeners: a manager asks at this server's addresses whether it lives.
+        // After the listeners: a manager probes this server at its addresses.
         let forms = config.cluster.storage && config.cluster.domains_to_form() == 1;
         shared.cluster.join(forms, stop)?;
         shared.cluster.adopt(&opened.service, &cores[0], stop)?;
@@ -393,21 +393,20 @@ impl Server {
         Ok(Self { shared, cores, http, s3, state, summary })
     }
 
-    /// What it serves and where.
+    /// Disks, addresses and settings of this server.
     #[must_use]
     pub const fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Whether the token file has changed and is worth reading again.
+    /// Whether the token file has changed and should be read again.
     #[must_use]
     pub fn tokens_changed(&self) -> bool {
         self.shared.tokens.changed()
     }
 
-    /// Reads the token file again; clients whose token is gone from it, or may do something else
-    /// now, are disconnected within a second. Logs what came of it; a file that cannot be used changes
-    /// nothing.
+    /// Reads the token file again. Clients with a token that is gone from it, or has another scope
+    /// now, are disconnected within a second. Logs the outcome; an invalid file changes nothing.
     pub fn reload_tokens(&self) {
         match self.shared.tokens.reload() {
             Ok(None) => {}
@@ -416,23 +415,23 @@ impl Server {
         }
     }
 
-    /// Why this server must stop: its cluster has no place for this process (any more).
+    /// The reason why this server must stop: its cluster has no place for this process (any more).
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.shared.cluster.refused()
     }
 
-    /// Stops: no new connections, requests in flight end, everything in memory goes to the disks.
+    /// Stops: no new connections, requests in flight end, all data in memory goes to the disks.
     ///
     /// # Errors
-    /// [`Failure`] when a disk refused to take what was only in memory.
+    /// [`Failure`] if a disk refused data that was only in memory.
     pub fn stop(self) -> Result<(), Failure> {
         self.state.close();
         if let Some(gateway) = self.s3 {
-            // While there are still nodes to finish what it began.
+            // While other nodes can still finish the work that it began.
             gateway.stop();
         }
-        // Others take over while this server still tells its clients where to go.
+        // Others take over while this server still redirects its clients.
         self.shared.cluster.leave();
         self.shared.service.stop();
         let deadline = RealClock::tick().plus(STOP_PATIENCE);
@@ -495,10 +494,10 @@ fn start_cores(config: &Config, pool: &BufferPool) -> Result<Vec<CoreThread>, St
     begun?.into_iter().map(Begun::ready).collect()
 }
 
-/// A loop, its backend, and why that is not `io_uring`.
+/// A loop, its backend, and the reason why that is not `io_uring`.
 type Loop = (Handle, IoBackend, Option<String>);
 
-/// A thread with a loop that begins.
+/// A thread with a loop that is starting.
 struct Begun {
     receiver: mpsc::Receiver<Result<Loop, EnvError>>,
     thread: ThreadHandle<()>,
@@ -506,7 +505,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Waits until it runs.
+    /// Waits until the loop runs.
     fn ready(self) -> Result<CoreThread, StartError> {
         let Self { receiver, thread, stop } = self;
         let (handle, io, io_note) = receiver.recv().map_err(|_| StartError::Core)??;
@@ -515,7 +514,7 @@ impl Begun {
     }
 }
 
-/// A thread with a loop that ends when told to.
+/// Starts a thread with a loop that ends on demand.
 fn start_loop(name: &str, options: RuntimeOptions) -> Result<CoreThread, StartError> {
     begin_loop(name, options)?.ready()
 }
@@ -536,7 +535,7 @@ fn begin_loop(name: &str, options: RuntimeOptions) -> Result<Begun, StartError> 
     Ok(Begun { receiver, thread, stop })
 }
 
-/// What was bound; the listeners themselves stay on their core until [`serve_on`].
+/// Bound addresses; the listeners themselves stay on their core until [`serve_on`].
 struct Bound {
     tcp: Option<SocketAddr>,
 }
@@ -593,7 +592,7 @@ struct OpenedStorage {
     cluster_id: Uuid128,
 }
 
-/// Says that disks cannot be filled with values of the common size of a chunk: the index is full before.
+/// Warns if values of the common chunk size fill the index before the disks.
 fn warn_of_small_index(index_bytes: u64, disks: &[(String, u64, bool)]) {
     let wanted: u64 =
         disks.iter().map(|(_, bytes, _)| bytes / CHUNK_COMMON * INDEX_PER_CHUNK).sum();

@@ -13,9 +13,9 @@ use millpond_types::Tick;
 use super::conn::{Conn, InFlight};
 use super::tls::Sink;
 
-/// Bytes sent in one go, so that a stalled client is noticed by the absence of progress.
+/// Bytes sent at a time, so that a stalled client shows as absence of progress.
 const SEND_BYTES_MAX: usize = 4 << 20;
-/// Pieces in one go: within the kernel's `IOV_MAX` of 1,024.
+/// Pieces sent at a time: within the kernel's `IOV_MAX` of 1,024.
 const SEND_PIECES_MAX: usize = 1000;
 
 /// A reply ready to be sent.
@@ -27,9 +27,9 @@ pub(super) struct Outgoing {
     pub values: Vec<SharedBuf>,
     /// Descriptors that travel with it (unix sockets).
     pub fds: Vec<OwnedFd>,
-    /// What the request holds until it is sent.
+    /// Resources of the request until the reply is sent.
     pub guard: Option<InFlight>,
-    /// When it was queued.
+    /// Time at which it was queued.
     pub queued: Tick,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Outbox {
     queue: RefCell<VecDeque<Outgoing>>,
     waker: RefCell<Option<Waker>>,
     closed: Cell<bool>,
-    /// Since when the current send has made no progress.
+    /// Start of the current send without progress.
     pub sending_since: Cell<Option<Tick>>,
 }
 
@@ -59,13 +59,13 @@ impl Outbox {
         }
     }
 
-    /// Sends what is queued, then ends.
+    /// Sends the queued replies, then ends.
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.wake();
     }
 
-    /// Drops what is queued.
+    /// Drops the queued replies.
     pub(super) fn abandon(&self) {
         self.closed.set(true);
         let queue = std::mem::take(&mut *self.queue.borrow_mut());
@@ -108,7 +108,7 @@ impl Outbox {
 pub(super) async fn send_replies(conn: Rc<Conn>, mut sink: Sink) {
     let outbox = &conn.outbox;
     while let Some(batch) = outbox.next().await {
-        // Boxed: an idle connection's size counts ten thousand times.
+        // Boxed: the size of an idle connection counts ten thousand times.
         if let Err(error) = Box::pin(send_batch(&conn, &mut sink, batch)).await {
             tracing::debug!(peer = %conn.peer, "sending failed: {error}");
             outbox.abandon();
@@ -151,7 +151,7 @@ async fn send_batch(conn: &Conn, sink: &mut Sink, batch: Vec<Outgoing>) -> std::
     Ok(())
 }
 
-/// How many pieces to send before progress is noted.
+/// Number of pieces to send before progress is noted.
 fn cut(pieces: &[Piece]) -> usize {
     let mut bytes = 0;
     for (index, piece) in pieces.iter().enumerate() {

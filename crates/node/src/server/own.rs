@@ -1,4 +1,4 @@
-//! The roles of this process for its own gateway, which asks them without a connection.
+//! The roles of this process for its own gateway, which calls them without a connection.
 
 use std::fmt;
 use std::pin::Pin;
@@ -21,20 +21,22 @@ use millpond_control::meta::MetaRole;
 use millpond_replica::local::Metrics;
 use millpond_replica::{GetOutcome, Host};
 
-/// An operation that takes longer is asked for again in another way. Longer than a call to etcd may take, and shorter than calls
-/// of clients.
+/// Time limit of an operation before it is sent over a connection. Longer than a call to etcd may
+/// take, and shorter than calls of clients.
 const OWN_PATIENCE: Duration = Duration::from_secs(2);
-/// A meta that could not answer is left alone for twice the time that it took to say so, and for so long at least: one that has
-/// lost its store costs few of those who ask, and one that has just started is asked again at once.
+/// Minimum time for which a meta that could not answer is not asked; the time is twice that of its
+/// failed answer. So a meta that has lost its store delays few requests, and one that has just
+/// started is asked again at once.
 const AWAY_MIN: Duration = Duration::from_millis(20);
-/// Bytes that take longer are asked for in another way, in which other replicas are asked as well.
+/// Time limit of a read before it is sent over a connection, where other replicas are asked as
+/// well.
 const READ_PATIENCE: Duration = Duration::from_millis(100);
-/// A node that was so late is left alone for so long; then one read tries it.
+/// Time for which a late node is not asked; then one read tries it.
 const LATE: Duration = Duration::from_secs(1);
-/// What a read that nobody waits for any more may take until its memory counts as free.
+/// Time limit of an abandoned read, during which its memory counts as used.
 const READ_MAX: Duration = Duration::from_secs(30);
-/// Clients of the gateway hold this share of the buffer pool at most. What is beyond that is copied, so that those who read
-/// slowly keep nobody else waiting.
+/// Share of the buffer pool that clients of the gateway may hold, as a divisor. Bytes beyond it are
+/// copied, so that slow readers delay no one else.
 const HELD_SHARE: usize = 8;
 
 /// The meta role of this process.
@@ -44,7 +46,7 @@ pub(super) struct OwnRole {
     away: Away,
 }
 
-/// Until when others are asked, because the meta of this process could not answer.
+/// Time until which others are asked, because the meta of this process could not answer.
 #[derive(Debug, Default)]
 struct Away(Mutex<Option<Tick>>);
 
@@ -53,7 +55,7 @@ impl Away {
         self.0.lock().is_none_or(|until| until <= now)
     }
 
-    /// What was asked then has failed now.
+    /// Notes that a request sent at `asked` has failed now.
     fn note(&self, asked: Tick, now: Tick) {
         *self.0.lock() = Some(now.plus(AWAY_MIN.max(2 * now.since(asked))));
     }
@@ -66,7 +68,7 @@ impl OwnRole {
         Self { member, metrics, away: Away::default() }
     }
 
-    /// The role, if it can be asked, and when that was.
+    /// The role, if it may be asked, and the present time.
     fn role(&self) -> Option<(&MetaRole, Tick)> {
         let now = RealClock::tick();
         self.member.meta().filter(|_| self.away.may_ask(now)).map(|role| (role, now))
@@ -113,12 +115,13 @@ impl OwnMeta for OwnRole {
     }
 }
 
-/// Whether a node has been late, and may be asked.
+/// Lateness of a node, which decides whether it may be asked.
 #[derive(Debug, Default)]
 struct Lateness(Mutex<Option<Tick>>);
 
 impl Lateness {
-    /// Whether it may be asked now. Of those who find that its time is over one may, until that one is answered.
+    /// Whether it may be asked now. Once the time is over, one caller may ask, and others only
+    /// after its answer.
     fn may_ask(&self, now: Tick) -> bool {
         let mut until = self.0.lock();
         let may = until.is_none_or(|until| until <= now);
@@ -128,13 +131,13 @@ impl Lateness {
         may
     }
 
-    /// What was asked then was answered, or not in time.
+    /// Notes whether a request sent at `asked` was late.
     fn note(&self, asked: Tick, now: Tick, is_late: bool) {
         let mut until = self.0.lock();
         if is_late {
             *until = Some(now.plus(LATE));
         } else if until.is_some_and(|until| until <= asked.plus(LATE)) {
-            // It is the one that tried; others were asked before.
+            // This is the request that tried; others were sent before.
             *until = None;
         }
     }
@@ -146,7 +149,7 @@ pub(super) struct OwnDisks {
     metrics: Arc<Metrics>,
     /// Pages that may be held.
     room: Arc<Semaphore>,
-    /// Reads so far: they take turns on the cores.
+    /// Number of reads so far: they take turns on the cores.
     reads: AtomicUsize,
     late: Lateness,
 }
@@ -165,7 +168,7 @@ impl OwnDisks {
         Arc::clone(&self.room).try_acquire_many_owned(pages).ok()
     }
 
-    /// What lies in memory needs no core: two threads less are woken.
+    /// Reads from memory without a core, which saves waking two threads.
     fn cached(&self, request: &ChunkReadRequest) -> Option<GetOutcome> {
         let received = RealClock::tick();
         let found = self.host.cached_files(request)?;
@@ -173,7 +176,8 @@ impl OwnDisks {
         Some(found)
     }
 
-    /// Has a core read. The memory counts as held until that is over, also where nobody waits for it any more.
+    /// Reads on a core. The memory counts as held until the read is over, even if its caller is
+    /// gone.
     async fn read_on_a_core(
         &self,
         parts: Vec<ReadPart>,
@@ -190,7 +194,7 @@ impl OwnDisks {
         let read = move || async move {
             let request = ChunkReadRequest { parts };
             let outcome = host.read_files(&request, received.plus(READ_MAX)).await;
-            // Who has gone meanwhile wants no answer.
+            // A caller that is gone needs no answer.
             let _ = sender.send((outcome, held));
         };
         core.spawn_on(read).ok()?;
@@ -228,7 +232,7 @@ impl OwnNode for OwnDisks {
                 return None;
             }
             let bytes: u64 = values.iter().map(|value| value.len() as u64).sum();
-            // A part of what was in memory keeps all of that there.
+            // A part of a value keeps the whole value in memory.
             let allocated: u64 = values.iter().map(|value| value.allocated() as u64).sum();
             let rest = self.hold(allocated.saturating_sub(bytes))?;
             self.metrics.bytes_out.add(bytes);

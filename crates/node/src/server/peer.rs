@@ -1,5 +1,5 @@
-//! Receiving what other nodes say of chains: a message and, straight into a buffer of the pool,
-//! the chunk's bytes.
+//! Receiving messages of other nodes about chains: a message and, straight into a buffer of the
+//! pool, the chunk's bytes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::frames::{Ended, Frames};
 use super::session::run_now_or_spawn;
 use millpond_replica::{Blob, Host, LABEL_BYTES_MAX};
 
-/// The host of replicas that a message from another node is for. Who does not show the nodes' secret is told so, though these
-/// verbs have no reply, and the connection ends.
+/// The host of replicas for a message from another node. A sender without the nodes' secret
+/// receives an error, although these verbs have no reply, and the connection ends.
 ///
 /// # Errors
 /// [`Ended::Refused`].
@@ -26,8 +26,8 @@ fn host(conn: &Rc<Conn>, header: &FrameHeader, verb: Verb) -> Result<Arc<Host>, 
     conn.shared.service.host().cloned().ok_or(Ended::Refused)
 }
 
-/// Receives a payload into a buffer of the pool; `None` when that is full: the message is lost, and
-/// will be said again.
+/// Receives a payload into a buffer of the pool; `None` if the pool is full: the message is lost
+/// and will be repeated.
 async fn payload(
     conn: &Conn,
     frames: &mut Frames,
@@ -44,7 +44,7 @@ async fn payload(
 /// Receives one message and hands it to its replica. Nothing is answered.
 ///
 /// # Errors
-/// [`Ended`] when the connection ends, breaks the protocol, or its credential does not allow this.
+/// [`Ended`] if the connection ends, breaks the protocol, or its credential does not allow this.
 pub(super) async fn receive(
     conn: &Rc<Conn>,
     frames: &mut Frames,
@@ -59,14 +59,14 @@ pub(super) async fn receive(
             return Err(refused);
         }
     };
-    // What cannot be read is counted as what cannot be: no replica sends it.
+    // Unreadable messages count as refused ones: no correct replica sends either.
     let refused = |error: WireError| {
         host.note_refused();
         Ended::from(error)
     };
     let head = head.map_err(refused)?;
     let blob = match &head.payload {
-        // The disk keeps no more beside a chunk, and what it does not keep stops the replica as a
+        // The disk has no room for more beside a chunk, and a refused write stops the replica as a
         // failed disk does.
         Some(expected) if expected.attrs.len() > LABEL_BYTES_MAX => {
             return Err(refused(WireError::Field("attributes")));
@@ -83,10 +83,10 @@ pub(super) async fn receive(
     Ok(())
 }
 
-/// Receives what the head of one chain asks, or answers, that of another about a slot that moves.
+/// Receives a question, or an answer, of the head of another chain about a moving slot.
 ///
 /// # Errors
-/// As for [`receive`].
+/// Those of [`receive`].
 pub(super) async fn receive_slot(
     conn: &Rc<Conn>,
     frames: &mut Frames,

@@ -16,12 +16,12 @@ use super::session::run_now_or_spawn;
 use millpond_replica::local::{Namespace, PutItemPlan, PutWrite, Service};
 use millpond_replica::time_left;
 
-/// How often a full pool is tried again.
+/// Interval of retries while the pool is full.
 const POOL_RETRY: Duration = Duration::from_micros(500);
 
-/// The outcome of every value of a put, as far as known.
+/// Outcomes of the values of a put, as far as known.
 pub(super) struct PutProgress {
-    /// Outcomes; the ones under way are `Late` until they end.
+    /// Outcomes; those of writes under way are `Late` until they end.
     items: Vec<ItemStatus>,
     writes: VecDeque<(usize, Write)>,
 }
@@ -34,7 +34,7 @@ impl PutProgress {
         Self { items: Vec::with_capacity(count), writes: VecDeque::new() }
     }
 
-    /// Notes a value that is not stored.
+    /// Notes a value that will not be stored.
     pub(super) fn skip(&mut self, status: ItemStatus) {
         self.items.push(status);
     }
@@ -49,7 +49,7 @@ impl PutProgress {
         self.start(Arc::clone(service).put_one(Arc::clone(namespace), write));
     }
 
-    /// Notes work that stores something; it begins when the outcomes are waited for.
+    /// Notes work that stores something; it begins when `finish` waits for the outcomes.
     pub(super) fn start(&mut self, work: impl Future<Output = ItemStatus> + 'static) {
         self.writes.push_back((self.items.len(), Box::pin(work)));
         self.items.push(ItemStatus::Late);
@@ -69,11 +69,11 @@ impl PutProgress {
                 self.items[index] = status;
                 continue;
             }
-            // A task of its own: a write that the deadline overtakes still comes to its end.
+            // A task of its own: a write not done by the deadline still comes to its end.
             let held = guard.held();
             let write = async move {
                 let status = write.await;
-                // Its bytes are in memory until here, also when the reply has left.
+                // Its bytes are in memory until here, even if the reply has left.
                 drop(held);
                 status
             };
@@ -93,10 +93,10 @@ impl PutProgress {
     }
 }
 
-/// Receives a put and stores its values; the reply follows when they are acknowledged.
+/// Receives a put and stores its values; the reply follows once they are acknowledged.
 ///
 /// # Errors
-/// [`Ended`] when the connection ends first.
+/// [`Ended`] if the connection ends first.
 pub(super) async fn receive_put(
     conn: &Rc<Conn>,
     frames: &mut Frames,
@@ -143,7 +143,7 @@ pub(super) async fn acknowledge(guard: InFlight, progress: PutProgress) {
     guard.reply(Status::Ok, &StatusReply { items }.encode(), Vec::new());
 }
 
-/// Whether a put may be received at all.
+/// Checks that a put may be received at all.
 pub(super) fn check(
     conn: &Conn,
     request: PutRequest,
@@ -154,7 +154,7 @@ pub(super) fn check(
     Ok((namespace, request))
 }
 
-/// Whether a payload, which is told to have so many bytes, may be received.
+/// Checks that a payload may be received; `told` is its length according to the request.
 pub(super) fn check_payload(conn: &Conn, told: u64, payload_len: u64) -> Result<(), Failure> {
     let service = &conn.shared.service;
     if service.is_stopping() {
@@ -210,8 +210,8 @@ async fn receive_values(
     Ok(progress)
 }
 
-/// A buffer for a value that goes to a disk, at the expense of what is only cached in memory. Waits until the deadline
-/// when everything in memory is in use.
+/// A buffer for a value that goes to a disk, taken from memory that is only a cache if need be.
+/// Waits until the deadline while all memory is in use.
 pub(super) async fn buffer(service: &Service, guard: &InFlight, len: usize) -> Option<Buf> {
     loop {
         if let Ok(buf) = service.alloc(len) {

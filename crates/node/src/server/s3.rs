@@ -1,5 +1,6 @@
-//! The S3 gateway of this process: a client of the cluster like any other, except that it asks the meta of its own process
-//! without a connection, and sends bytes that its own node has from where they lie.
+//! The S3 gateway of this process: a client of the cluster like any other, except that it calls the
+//! meta of its own process without a connection, and sends bytes of its own node straight from the
+//! pool.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,15 +14,16 @@ use super::own::{OwnDisks, OwnRole};
 use super::{StartError, listen_error, tls};
 use crate::config::Config;
 
-/// In the first data folder: the session of the gateway.
+/// File in the first data folder with the session of the gateway.
 const SESSION_NOTE: &str = "s3-session";
-/// Memory that each connection to a node of this host shares with it: what two pieces of a body take.
+/// Memory that each connection to a node of this host shares with it: room for two pieces of a
+/// body.
 const ARENA_BYTES: u64 = 8 << 20;
 
 /// Starts the gateway if this process has one.
 ///
 /// # Errors
-/// [`StartError`] naming what to change.
+/// [`StartError`] naming the setting to change.
 pub(super) fn start(
     config: &Config,
     token: Vec<u8>,

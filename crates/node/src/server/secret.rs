@@ -9,12 +9,13 @@ use millpond_env::files::{PlacedFile, exists};
 use super::{StartError, cluster};
 use crate::config::Config;
 
-/// In the first data folder of the first manager.
+/// File in the first data folder of the first manager.
 const FILE: &str = "node.secret";
-/// Random bytes of a secret, which are written as twice as many digits.
+/// Random bytes of a secret, written as twice as many digits.
 const BYTES: usize = 24;
 
-/// The configuration with a file of the nodes' secret, which is made where clients need tokens and nobody can have one yet.
+/// The configuration with a file of the nodes' secret. Makes the secret if clients need tokens and
+/// no node can have a secret yet.
 ///
 /// # Errors
 /// [`StartError`] naming the folder.
@@ -25,7 +26,7 @@ pub(super) fn with_secret(config: &Config) -> Result<Config, StartError> {
     if !is_wanted || cluster.node_secret_file.is_some() || !cluster.may_make_secret() {
         return Ok(config);
     }
-    // A manager without a folder is refused later, by name.
+    // A manager without a folder is refused later, with a named error.
     let Some(folder) = cluster::folders(&config)?.into_iter().next() else { return Ok(config) };
     let path = folder.join(FILE);
     make(&path).map_err(|source| StartError::Folder {
@@ -49,7 +50,7 @@ fn make(path: &Path) -> io::Result<()> {
     let mut bytes = [0; BYTES];
     Rng::fill_from_os(&mut bytes)?;
     let digits = format!("{:032x}{:016x}", half(&bytes[..16]), half(&bytes[16..]));
-    // Under another name first: half a secret would be taken for a whole one.
+    // Under another name first: a partial secret would be taken for a whole one.
     let part = path.with_extension("secret.part");
     millpond_env::files::remove(&part)?;
     let file = PlacedFile::create_new(&part)?;

@@ -20,7 +20,7 @@ use super::verbs::{Request, execute, reply_on_socket};
 
 /// Frames handled in a row before other connections of the core get a turn.
 const TURN_FRAMES: u32 = 32;
-/// Meta of a hello at most: its token and names.
+/// Maximum meta of a hello: its token and names.
 const HELLO_META_MAX: u32 = 8192;
 
 /// Serves one connection until it closes.
@@ -68,7 +68,7 @@ async fn hello(conn: &Rc<Conn>, frames: &mut Frames) -> Result<(), Ended> {
         conn.begin(&header, Verb::Hello).fail(&failure);
         Err(Ended::Refused)
     };
-    // Nobody who has not shown a credential makes the server keep more than this.
+    // Before it has shown a credential, a client cannot make the server store more than this.
     if header.verb != Verb::Hello as u16 || header.payload_len > 0 {
         return refuse(Failure::new(
             Status::Unauthorized,
@@ -133,12 +133,12 @@ async fn one_request(
             Status::Unsupported,
             format!("verb {} is unknown to this server: upgrade the older side", header.verb),
         );
-        // Nothing is known of the verb but its number; the request id tells the client.
+        // Only the number of the verb is known; the client goes by the request id.
         conn.begin(header, Verb::Ping).fail(&failure);
         return Ok(());
     };
     match verb {
-        // Boxed, as is hello: what an idle connection does not do must not count in its size.
+        // Boxed, as is hello: rare work of a connection must not count in the size of an idle one.
         Verb::Put => return Box::pin(receive_put(conn, frames, header)).await,
         Verb::ChunkWrite => return Box::pin(receive_parts(conn, frames, header)).await,
         Verb::Peer => return Box::pin(receive_peer(conn, frames, header)).await,
@@ -174,7 +174,7 @@ async fn one_request(
     Ok(())
 }
 
-/// Runs `work` to its end if it needs not wait, else lets it go on as a task of its own.
+/// Runs `work` to its end if it does not wait, else continues it as a task of its own.
 ///
 /// Not an `async fn`: `work` would count in the size of every idle connection.
 pub(super) fn run_now_or_spawn(

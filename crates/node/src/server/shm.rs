@@ -1,13 +1,14 @@
 //! Same-host clients: requests and replies in rings, values in the buffer pool.
 //!
 //! The client is not trusted. It can read the pool (only credentials without a namespace scope get
-//! it) and write its own arena, nothing else. What it writes is copied out once and then checked;
-//! the values it is given are held for a limited time, and it checks their checksum after copying,
-//! so what changes under it is a miss for it and harmless for everybody else.
+//! it) and write its own arena, nothing else. Its input is copied once and then checked. The values
+//! that it receives are held for a limited time, and it verifies their checksum after copying, so a
+//! change under it is a miss for it and harmless for all others.
 //!
-//! A client that asks for it is lent values (RFC 0027), and uses them where they lie. Those stay until it gives them back, or
-//! has closed its end of a pipe: it cannot look for a change and use them in one step, so there is no other
-//! end to that, not even the end of the connection. What they take counts among what its connection may have under way.
+//! A client may ask to be lent values (RFC 0027), and uses them in place. Lent values stay until it
+//! returns them or closes its end of a pipe: it cannot check for a change and use them in one step,
+//! so nothing else ends the loan, not even the end of the connection. Lent memory counts against
+//! the bound of its connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -42,12 +43,14 @@ use millpond_replica::local::PutItemPlan;
 
 /// Bytes for records of one ring: two requests of 16,384 keys with leaders.
 const RING_CAPACITY: u32 = 4 << 20;
-/// How long a core looks for the next request of a client before it sleeps. With 10 µs direct reads of 1 MiB are 4 %
-/// faster, and a client that copies values of 64 KiB, which takes about as long, is a third slower at times.
+/// Time for which a core polls for the next request of a client before it sleeps. With 10 µs direct
+/// reads of 1 MiB are 4 % faster, and a client that copies values of 64 KiB, which takes about as
+/// long, is a third slower at times.
 const SPIN: Duration = Duration::from_micros(30);
-/// After looks in vain a core sleeps at once so many times at most, twice as often after each.
+/// Maximum number of times that a core sleeps without polling after polls without success; it
+/// doubles after each such poll.
 const SLEEPS_MAX: u32 = 64;
-/// How often a full reply ring is tried again.
+/// Interval of retries while the reply ring is full.
 const RING_RETRY: Duration = Duration::from_micros(200);
 
 /// The shared-memory side of a connection.
@@ -57,15 +60,15 @@ pub(super) struct ShmSide {
     replies: RefCell<RingProducer>,
     backlog: RefCell<VecDeque<Late>>,
     holds: RefCell<HashMap<u64, Hold>>,
-    /// Wakes the task below.
+    /// Wakes the task that serves the ring.
     event: EventFd,
-    /// Ends when the client has gone, or does not use anything any more that it was lent.
+    /// Ends when the client is gone, or no longer uses any lent value.
     lends: Option<PipeReader>,
     next_hold: Cell<u64>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// A reply that waits for room in the ring; its request is under way until then, unless the values that it names
+/// A reply that waits for room in the ring. Its request is under way until then, unless its values
 /// are held.
 struct Late {
     head: Vec<u8>,
@@ -73,7 +76,7 @@ struct Late {
     since: Tick,
 }
 
-/// Values that a client is copying, or was lent.
+/// Values that a client is copying, or that it was lent.
 struct Hold {
     values: Vec<SharedBuf>,
     guard: InFlight,
@@ -91,7 +94,7 @@ impl Drop for ShmSide {
         let split = |hold: Hold| (ManuallyDrop::new(hold.values), hold.guard);
         let (values, guards): (Vec<Lent>, Vec<InFlight>) =
             holds.filter(|hold| hold.is_lent).map(split).unzip();
-        // A server that is stopping leaves them as they are: nothing else may get their memory.
+        // A stopping server leaves them in place: their memory must not be used for anything else.
         if let (Some(pipe), Some(_), false) =
             (self.lends.take(), Core::current(), values.is_empty())
         {
@@ -100,10 +103,10 @@ impl Drop for ShmSide {
     }
 }
 
-/// Values that are lent to a client whose connection has ended; let go by intent only.
+/// Values lent to a client with a connection that has ended; freed only on purpose.
 type Lent = ManuallyDrop<Vec<SharedBuf>>;
 
-/// Keeps what a client was lent until it does not use it any more.
+/// Keeps lent values until the client no longer uses them.
 async fn outlast(pipe: PipeReader, values: Vec<Lent>, guards: Vec<InFlight>) {
     if readable(pipe.as_fd()).await.is_ok() {
         values.into_iter().map(ManuallyDrop::into_inner).for_each(drop);
@@ -153,7 +156,7 @@ fn try_attach(conn: &Rc<Conn>, meta: &[u8]) -> Result<(ShmAttachReply, Vec<Owned
     may_attach(conn)?;
     let shared = &conn.shared;
     let clients = shared.shm_clients.fetch_add(1, Ordering::AcqRel);
-    // Undone when the side is dropped or was never made.
+    // Undone when the side is dropped, or if it is never made.
     let place = Seat(Rc::clone(conn));
     shared.service.metrics.shm_clients.add(1);
     if clients >= shared.limits.shm_clients {
@@ -260,11 +263,12 @@ async fn serve_ring(
     }
 }
 
-/// Whether it is worth to look for the next request before a core sleeps: a client that asks again at once is answered
-/// without a wake-up, but what is looked for in vain is taken from whoever else wants the processor, often the client itself.
+/// Decides whether polling for the next request is worth it before a core sleeps: a client that
+/// sends again at once is answered without a wake-up, but polls without success take the processor
+/// from others, often from the client itself.
 #[derive(Debug, Default)]
 struct Looks {
-    /// Sleeps until the next look, and as many as there were before the last one.
+    /// Sleeps until the next poll, and the number set by the last unsuccessful poll.
     sleeps: u32,
     before: u32,
 }
@@ -293,7 +297,7 @@ fn hostile(conn: &Conn, error: &dyn std::fmt::Display) {
     conn.hang_up();
 }
 
-/// Why a record breaks the protocol.
+/// Violation of the protocol by a record.
 #[derive(Debug, thiserror::Error)]
 enum RecordError {
     #[error(transparent)]
@@ -480,7 +484,7 @@ async fn put(
     copied(side, (guard, progress), u64::from(header.payload_len), started).await;
 }
 
-/// Counts what was copied out of an arena, and answers when it is stored.
+/// Counts bytes copied out of an arena, and answers once they are stored.
 async fn copied(
     side: &Rc<ShmSide>,
     (guard, progress): (InFlight, PutProgress),
@@ -559,7 +563,7 @@ async fn write_parts(
 const COPY_TURN_BYTES: u64 = 4 << 20;
 
 impl ShmSide {
-    /// Whether bytes lie where the client may put them.
+    /// Checks that bytes lie in the client's part of the arena.
     fn check_place(&self, start: u64, bytes: u64) -> Result<(), Failure> {
         let end = start.saturating_add(bytes);
         if bytes > 0 && (start < self.payload_offset || end > self.region.len() as u64) {
@@ -569,19 +573,19 @@ impl ShmSide {
         Ok(())
     }
 
-    /// For how long a reply has waited for room in the ring: a client that takes none is given up.
+    /// Time since which a reply waits for room in the ring: a client that takes none is dropped.
     pub(super) fn stuck_since(&self) -> Option<Tick> {
         self.backlog.borrow().front().map(|late| late.since)
     }
 
-    /// Looks whether the client has given something back: it wakes nobody for that.
+    /// Checks whether the client has returned something: it wakes nobody for that.
     pub(super) fn look(&self) {
         if !self.holds.borrow().is_empty() {
             self.event.notify();
         }
     }
 
-    /// Takes back what the client has kept for longer than `limit`, but for what it was lent.
+    /// Takes back values that the client has kept for longer than `limit`, except lent ones.
     pub(super) fn expire(&self, limit: Duration) -> Overdue {
         let now = RealClock::tick();
         let mut holds = self.holds.borrow_mut();
@@ -597,11 +601,11 @@ impl ShmSide {
     }
 }
 
-/// Holds that a client has for longer than it should.
+/// Holds that a client keeps for longer than allowed.
 pub(super) struct Overdue {
-    /// They were taken back.
+    /// Those that were taken back.
     pub(super) ended: usize,
-    /// What they hold was lent, and stays; each is counted once.
+    /// Those with lent values, which stay; each is counted once.
     pub(super) kept: usize,
 }
 

@@ -17,15 +17,15 @@ use millpond_replica::{DamagedChunks, Engine, SoleMark};
 pub const DATA_FILE: &str = "millpond.data";
 /// Share of the free disk space that a new data file takes by default, in percent.
 const FREE_SHARE: u64 = 30;
-/// A new data file is not larger than this by default: a laptop's disk is not ours.
+/// Maximum default size of a new data file: a laptop's disk is not ours.
 const SIZE_DEFAULT_MAX: u64 = 64 << 30;
-/// A data file is not smaller than this: 64 MiB segments of every common size, the log and checkpoints.
+/// Minimum size of a data file: 64 MiB segments of every common size, the log and checkpoints.
 const SIZE_MIN: u64 = 1 << 30;
 
 /// Longest path of a Unix socket in bytes (`sun_path` holds 108 with its end).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// One `--data`.
+/// A value of `--data`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataPath {
     /// A folder or a block device.
@@ -61,7 +61,7 @@ impl DataPath {
     }
 }
 
-/// Makes the data folders and tells how large each new data file will be.
+/// Makes the data folder and returns the size of its new data file; 0 for an existing one.
 ///
 /// # Errors
 /// [`StartError`] naming the folder and the fix.
@@ -86,7 +86,7 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
     if path.file().exists() {
         return Ok(0);
     }
-    // Tried before anything else is made, so that the answer names the folder.
+    // Tried before anything else is made, so that the error names the folder.
     let probe = path.path.join(".millpond-probe");
     std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(failed)?;
     let free = millpond_env::free_bytes(&path.path).map_err(failed)?;
@@ -113,7 +113,7 @@ fn prepare(path: &DataPath, config: &Config, share: u64) -> Result<u64, StartErr
     Ok(size)
 }
 
-/// Bytes of a new data file when nobody said how many; `share` of them are on the file system.
+/// Default size of a new data file; `share` such files are on the file system.
 pub(super) fn size_by_default(free: u64, share: u64) -> u64 {
     (free / 100 * FREE_SHARE / share.max(1)).min(SIZE_DEFAULT_MAX) / 4096 * 4096
 }
@@ -122,7 +122,7 @@ pub(super) fn size_by_default(free: u64, share: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
     path: DataPath,
-    /// Bytes of a data file to make; 0 to open what is there.
+    /// Bytes of a data file to make; 0 to open the existing one.
     make: u64,
 }
 
@@ -144,7 +144,7 @@ pub(super) fn prepare_all(config: &Config) -> Result<Vec<Prepared>, StartError> 
         .collect()
 }
 
-/// Where the Unix socket is; `None` when it is turned off.
+/// Location of the Unix socket; `None` if it is turned off.
 #[must_use]
 pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     match config.server.socket.as_deref() {
@@ -153,13 +153,14 @@ pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
         None => {
             let first = DataPath::parse(config.server.data.first()?);
             let folder = if first.is_device() { std::env::temp_dir() } else { first.path };
-            // The path goes to clients, whose working folder is another one.
+            // The path goes to clients, which may have another working folder.
             let folder = std::fs::canonicalize(&folder).unwrap_or(folder);
             let path = folder.join("millpond.sock");
             if path.as_os_str().len() <= SOCKET_PATH_MAX {
                 return Some(path);
             }
-            // Deep folders: the system takes no longer path, so one of the same meaning elsewhere.
+            // Deep folders: the system accepts no longer path, so use one derived from it
+            // elsewhere.
             let name = xxhash_rust::xxh3::xxh3_64(path.as_os_str().as_encoded_bytes());
             Some(std::env::temp_dir().join(format!("millpond-{name:016x}.sock")))
         }
@@ -170,9 +171,9 @@ pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
 pub(super) struct Opened {
     /// Their engines.
     pub disks: Vec<NodeDisk>,
-    /// Where, bytes, and whether they were new.
+    /// Location, bytes, and whether they were new.
     pub summary: Vec<(String, u64, bool)>,
-    /// Whose they are.
+    /// Their cluster.
     pub cluster_id: Uuid128,
 }
 
@@ -186,7 +187,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Bytes of the index of a disk, which gets its share by size of what `all` have.
+    /// Bytes of the index of a disk, its share by size among `all` disks.
     fn index_of(&self, disk: &FileDisk, all: &[FileDisk]) -> ByteSize {
         let sum: u64 = all.iter().map(FileDisk::capacity).sum();
         let share =
@@ -195,7 +196,7 @@ impl Memory {
     }
 }
 
-/// Opens the disks, formatting new ones. Those of a cluster's node join the cluster that `seek` finds.
+/// Opens the disks, formatting new ones, which join the cluster that `seek` finds.
 ///
 /// # Errors
 /// [`StartError`] naming the disk and the fix.
@@ -214,7 +215,7 @@ pub(super) async fn open_all(
         })?),
         None => None,
     };
-    // Old disks first: they say which cluster the new ones join.
+    // Old disks first: they name the cluster that the new ones join.
     let mut opened: Vec<Option<NodeDisk>> = files.iter().map(|_| None).collect();
     let open = |file: &Prepared| file.open().map_err(|error| file.refused(error));
     let handles = files.iter().map(open).collect::<Result<Vec<FileDisk>, StartError>>()?;
@@ -303,7 +304,7 @@ impl Prepared {
             _ => return error.into(),
         };
         if self.make > 0 {
-            // Half a file would be taken for a whole one at the next start.
+            // A partial file would be taken for a whole one at the next start.
             let _ = std::fs::remove_file(self.path.file());
         }
         StartError::Disk { path: self.name(), message: format!("{error}: {fix}") }
@@ -314,7 +315,7 @@ impl Prepared {
     }
 }
 
-/// What the configuration says of every disk's engine.
+/// Options of every disk's engine, by configuration.
 fn engine_options(config: &Config) -> EngineOptions {
     let settings = &config.engine;
     EngineOptions {
@@ -322,7 +323,7 @@ fn engine_options(config: &Config) -> EngineOptions {
         low_watermark: settings.evict_low_percent * 10,
         scrub_period: settings.scrub_period.0,
         scrub_bytes_per_second: settings.scrub_rate.0,
-        // In a chain the head decides what goes.
+        // In a chain the head decides about removals.
         own_removal: false,
         ..EngineOptions::default()
     }
@@ -335,15 +336,15 @@ async fn open_engine(
 ) -> Result<(Engine, DamagedChunks), EngineError> {
     let damaged = DamagedChunks::default();
     let noted = damaged.clone();
-    // Another replica repairs what is damaged.
+    // Another replica repairs damaged chunks.
     let note: OnDamaged = Arc::new(move |id| noted.push(id));
     let options = EngineOptions { on_damaged: Some(note), ..options };
     let engine = Engine::open(disk, pool.clone(), Arc::new(RealClock), options).await?;
     Ok((engine, damaged))
 }
 
-/// Whether nothing was ever written where a Millpond disk, or any file system, begins. Only then
-/// is it formatted: somebody's data is not ours to lose.
+/// Whether nothing was ever written at the places where a Millpond disk, or any file system,
+/// begins. Only then is it formatted: existing data must not be lost.
 async fn is_blank(disk: &FileDisk, pool: &BufferPool) -> Result<bool, EngineError> {
     const HEAD: usize = 64 << 10;
     let buf = pool.try_alloc(HEAD).ok_or(EngineError::Busy("no memory buffer is free"))?;

@@ -11,9 +11,9 @@ use rustls::{ServerConfig, ServerConnection};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Bytes of ciphertext received at once: two of the largest records.
+/// Bytes of ciphertext received at a time: two of the largest records.
 const CIPHER_BYTES: usize = 34 << 10;
-/// Bytes of plaintext encrypted at once.
+/// Bytes of plaintext encrypted at a time.
 const PLAIN_BYTES: usize = 256 << 10;
 
 /// TLS cannot be set up.
@@ -26,7 +26,7 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         path: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Certificate and key do not belong together.
@@ -88,7 +88,7 @@ fn drain(session: &mut ServerConnection) -> io::Result<Vec<u8>> {
 /// Does the server's side of a handshake, then splits the connection.
 ///
 /// # Errors
-/// What the network or the peer's handshake says.
+/// An error of the network or of the peer's handshake.
 pub(super) async fn accept(
     mut stream: Stream,
     config: Arc<ServerConfig>,
@@ -106,7 +106,7 @@ pub(super) async fn accept(
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Err(error) = feed(&mut session, &cipher) {
-                // The alert tells the client what is wrong.
+                // The alert tells the client the reason.
                 let alert = drain(&mut session).unwrap_or_default();
                 let _ = stream.write_all_vec(alert).await;
                 return Err(error);
@@ -141,7 +141,7 @@ pub(super) enum Source {
 pub(super) struct TlsSource {
     half: ReadHalf,
     session: Session,
-    /// Received, and how much of it the session has been fed.
+    /// Received ciphertext; `fed` is the part already fed to the session.
     cipher: Vec<u8>,
     fed: usize,
     ended: bool,
@@ -164,7 +164,7 @@ impl Source {
         }
     }
 
-    /// Waits until there is something to receive.
+    /// Waits until there is input.
     pub(super) async fn readable(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(half) => half.readable().await,
@@ -184,7 +184,7 @@ impl TlsSource {
                 .is_ok_and(|s| s.plaintext_bytes_to_read() > 0)
     }
 
-    /// Decrypted bytes into `into`; `None` when more ciphertext is needed.
+    /// Decrypts bytes into `into`; `None` if more ciphertext is needed.
     fn take(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.borrow_mut().reader().read(into) {
             Ok(got) => Ok(Some(got)),
@@ -207,8 +207,8 @@ impl TlsSource {
                 return Ok(());
             }
         }
-        // One bite at a time: the session holds no more plaintext than a record or two, so what it
-        // has decrypted is taken before it is fed again.
+        // A little at a time: the session holds no more plaintext than a record or two, so its
+        // decrypted bytes are taken before it is fed again.
         let mut session = self.session.borrow_mut();
         self.fed += session.read_tls(&mut &self.cipher[self.fed..])?;
         session.process_new_packets().map(drop).map_err(invalid)

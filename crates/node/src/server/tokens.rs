@@ -1,10 +1,10 @@
 //! Credentials: a file of tokens, each with the namespaces it may use.
 //!
-//! A line may name patterns of namespaces, and `+files` for the verbs of files; one that names neither
-//! may do everything, and one that names something may do only that. No namespace's name has a `+`.
+//! A line may name patterns of namespaces, and `+files` for the verbs of files. A token with
+//! neither may do everything, any other token only the named things. No namespace's name has a `+`.
 //!
-//! The file is read again when it changes. A connection keeps the scope it was admitted with, and is
-//! closed when its token is gone from the file or may do something else now.
+//! The file is read again when it changes. A connection keeps the scope it was admitted with, and
+//! is closed when its token is gone from the file or has another scope.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ use parking_lot::{Mutex, RwLock};
 /// The word that allows the verbs of files.
 const FILES: &str = "+files";
 
-/// What a credential may do.
+/// Rights of a credential.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Scope {
     /// The credential itself, to find it again in a changed file.
     token: Arc<[u8]>,
-    /// What its line names: name patterns, and perhaps [`FILES`]; empty for everything.
+    /// Contents of its line: name patterns, and perhaps [`FILES`]; empty for everything.
     patterns: Vec<String>,
-    /// What a node of the cluster may say is taken.
+    /// Whether requests reserved for nodes of the cluster are accepted.
     is_node: bool,
     /// The line it came from, for logs; the token itself is never logged.
     pub line: usize,
@@ -42,17 +42,18 @@ impl std::fmt::Debug for Scope {
 }
 
 impl Scope {
-    /// Everything: the server asks for no credential. Of a node too, where nodes have no secret.
+    /// Rights to everything, for a server that requires no credential. Includes those of a node if
+    /// nodes have no secret.
     fn open(is_node: bool) -> Self {
         Self { token: Arc::default(), patterns: Vec::new(), is_node, line: 0 }
     }
 
-    /// A node of the cluster.
+    /// Rights of a node of the cluster.
     fn node(secret: &Arc<[u8]>) -> Self {
         Self { token: Arc::clone(secret), patterns: Vec::new(), is_node: true, line: 0 }
     }
 
-    /// Whether replica messages, heartbeats and registrations are taken.
+    /// Whether replica messages, heartbeats and registrations are accepted.
     #[must_use]
     pub fn is_node(&self) -> bool {
         self.is_node
@@ -70,7 +71,7 @@ impl Scope {
         self.is_unlimited() || self.patterns.iter().any(|pattern| pattern == FILES)
     }
 
-    /// Whether both are the same token and may do the same, on whichever line.
+    /// Whether both are the same token with the same rights, on any line.
     fn same(&self, other: &Self) -> bool {
         self.token == other.token && self.patterns == other.patterns
     }
@@ -96,25 +97,25 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Tells one content of the file from another without reading it.
+/// Distinguishes versions of the file without reading it.
 type Stamp = (SystemTime, u64, u64);
 
-/// The file that the credentials come from.
+/// The file with the credentials.
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
-    /// What was read last, or tried to be, and what was seen since.
+    /// The stamp of the last read or attempt, and the latest stamp seen.
     stamps: Mutex<(Option<Stamp>, Option<Stamp>)>,
 }
 
 /// The credentials of the server.
 #[derive(Debug, Default)]
 pub struct Tokens {
-    /// `None`: no credential is asked for.
+    /// `None`: no credential is required.
     source: Option<Source>,
     entries: RwLock<Arc<[Scope]>>,
     generation: AtomicU64,
-    /// What nodes of the cluster show; none where they show what clients do.
+    /// Secret of the cluster's nodes; none if they use the credentials of clients.
     node_secret: Option<Arc<[u8]>>,
 }
 
@@ -128,7 +129,7 @@ pub enum TokenError {
     Read {
         /// The file.
         path: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -137,9 +138,9 @@ pub enum TokenError {
     Line {
         /// The file.
         path: String,
-        /// From one.
+        /// Number of the line, from 1.
         line: usize,
-        /// What to write instead.
+        /// The fix.
         fix: &'static str,
     },
 }
@@ -150,7 +151,7 @@ impl Tokens {
     /// # Errors
     /// [`TokenError`] naming file, line and fix.
     pub fn from_file(path: &Path) -> Result<Self, TokenError> {
-        // Before the text: what changes in between is read again.
+        // Before the text, so that a change in between leads to another read.
         let read = stamp(path).ok();
         let entries = read_file(path)?;
         let source = Source { path: path.to_owned(), stamps: Mutex::new((read, read)) };
@@ -162,14 +163,14 @@ impl Tokens {
         })
     }
 
-    /// The same, with a secret of the nodes.
+    /// Adds a secret of the nodes.
     #[must_use]
     pub fn with_node_secret(self, secret: Option<Vec<u8>>) -> Self {
         Self { node_secret: secret.map(Into::into), ..self }
     }
 
-    /// Whether the file has changed, and not since the last look: a file that is still being
-    /// written would name too few tokens, and their connections would be closed.
+    /// Whether the file has changed, but not since the last look: a file that is still being
+    /// written would have too few tokens, and their connections would be closed.
     #[must_use]
     pub fn changed(&self) -> bool {
         let Some(source) = &self.source else { return false };
@@ -180,11 +181,11 @@ impl Tokens {
         settled && stamps.0 != now
     }
 
-    /// Reads the file again; `None` when there is no file, else the number of tokens. After an error
-    /// the old tokens stay.
+    /// Reads the file again; `None` without a file, else the number of tokens. After an error the
+    /// old tokens stay.
     ///
     /// # Errors
-    /// As for [`Tokens::from_file`].
+    /// Those of [`Tokens::from_file`].
     pub fn reload(&self) -> Result<Option<usize>, TokenError> {
         let Some(source) = &self.source else { return Ok(None) };
         let now = stamp(&source.path).ok();
@@ -200,12 +201,12 @@ impl Tokens {
         Ok(Some(count))
     }
 
-    /// Grows whenever tokens changed: connections are then worth another look.
+    /// Grows whenever tokens change: connections must then be checked again.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Whether a connection that was admitted with `scope` would be admitted so today.
+    /// Whether a connection admitted with `scope` would be admitted with it today.
     pub(super) fn still_allows(&self, scope: &Scope) -> bool {
         self.check(&scope.token).is_some_and(|now| now.same(scope))
     }
@@ -217,13 +218,13 @@ impl Tokens {
         Ok(Self { source: Some(source), entries, ..Self::default() })
     }
 
-    /// Whether a credential is asked for.
+    /// Whether a credential is required.
     #[must_use]
     pub const fn required(&self) -> bool {
         self.source.is_some()
     }
 
-    /// What `token` may do; `None` for an unknown one. Takes equally long whichever it is.
+    /// Scope of `token`; `None` for an unknown one. Takes the same time for every token.
     #[must_use]
     pub fn check(&self, token: &[u8]) -> Option<Rc<Scope>> {
         let secret = self.node_secret.as_ref();
@@ -282,10 +283,10 @@ fn parse(text: &str, path: &str) -> Result<Vec<Scope>, TokenError> {
     Ok(entries)
 }
 
-/// Compares without telling by its duration how many bytes agree. The length is no secret.
+/// Compares in a time that does not depend on the number of equal bytes. The length is no secret.
 fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
-        // The work is done all the same.
+        // Takes the same time anyway.
         let _ = std::hint::black_box(Crc32c::of(b));
         return false;
     }
@@ -321,7 +322,7 @@ mod tests {
         assert!(!tokens.check(b"token-for-all").unwrap().is_node());
         let node = tokens.check(b"the-secret-of-nodes").unwrap();
         assert!(node.is_node() && node.is_unlimited() && tokens.still_allows(&node));
-        // Without tokens everybody is a client, and a node only where nodes have no secret.
+        // Without tokens everybody is a client, and also a node if nodes have no secret.
         let open = Tokens::default().with_node_secret(secret);
         let client = open.check(b"").unwrap();
         assert!(!client.is_node() && client.is_unlimited() && open.still_allows(&client));
@@ -362,7 +363,7 @@ mod tests {
         assert!(!tokens.still_allows(&first) && tokens.check(b"first-token").is_none());
         assert!(tokens.still_allows(&second), "the line does not matter");
 
-        // A file that cannot be used changes nothing, and is not tried again until it changes.
+        // An invalid file changes nothing, and is not tried again until it changes.
         std::fs::write(&path, "short\n").unwrap();
         assert!(!tokens.changed() && tokens.changed());
         assert!(tokens.reload().unwrap_err().to_string().contains("line 1"));

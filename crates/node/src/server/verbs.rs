@@ -1,4 +1,4 @@
-//! From a request's bytes to its reply, for every verb but the ones that move payload in.
+//! From a request's bytes to its reply, for every verb except those with payload.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::{control, files};
 use millpond_replica::local::{NO_DISKS, Namespace, Service};
 use millpond_replica::{GetOutcome, Host};
 
-/// How long a node waits for word of a namespace that it had dropped, and how often it looks.
+/// Time that a node waits for the drop of a namespace to reach it, and the interval of looks.
 const HEARD_MAX: Duration = Duration::from_secs(2);
 const HEARD_LOOK: Duration = Duration::from_millis(2);
 
 /// A decoded request without payload.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Answers at once, with the same bytes: operators measure the way with them.
+    /// Is answered at once, with the same bytes: operators measure the round trip with it.
     Ping(Vec<u8>),
     /// Opens a namespace.
     Open(NamespaceOpen),
@@ -37,17 +37,17 @@ pub(super) enum Request {
     Set(NamespaceSet),
     /// Reads values.
     Get(GetRequest),
-    /// Carries keys only.
+    /// Requests with keys only.
     Keys(Verb, KeysRequest),
     /// Counts and leases a prefix.
     Match(MatchRequest),
     /// Lists keys.
     List(ListRequest),
-    /// Numbers.
+    /// Reads counters.
     Stats(StatsRequest),
-    /// Something about the cluster, and its meta.
+    /// A request about the cluster, with its meta.
     Control(Verb, Vec<u8>),
-    /// Something about chunks of files.
+    /// A request about chunks of files.
     Files(files::Request),
 }
 
@@ -55,7 +55,7 @@ impl Request {
     /// Decodes the meta of a request.
     ///
     /// # Errors
-    /// [`WireError`] naming the field; `verb` for one that does not belong here.
+    /// [`WireError`] naming the field; `verb` for a verb of another kind.
     pub(super) fn decode(verb: Verb, meta: &[u8]) -> Result<Self, WireError> {
         let nothing = |request| {
             if meta.is_empty() { Ok(request) } else { Err(WireError::Trailing(meta.len())) }
@@ -96,16 +96,16 @@ impl Request {
     }
 }
 
-/// What a request is answered with.
+/// Answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// A meta.
     Meta(Vec<u8>),
-    /// Values; the transport decides how they travel.
+    /// Values; the transport decides about their transfer.
     Values(GetOutcome),
 }
 
-/// Does what the request asks for.
+/// Carries out the request.
 ///
 /// # Errors
 /// [`Failure`] for the whole request.
@@ -173,7 +173,7 @@ async fn drop_namespace(
     let namespaces = &conn.shared.service.namespaces;
     let dropped = namespaces.by_name(&namespace.name).map(|known| known.info.id);
     conn.shared.cluster.member().drop_namespace(namespace.name, deadline).await?;
-    // Whoever asks this node next does not find it any more.
+    // The next request to this node does not find it any more.
     let until = deadline.min(RealClock::tick().plus(HEARD_MAX));
     while dropped.is_some_and(|id| namespaces.by_id(id).is_some()) && RealClock::tick() < until {
         sleep(HEARD_LOOK).await;
@@ -228,7 +228,7 @@ fn host(service: &Service) -> Result<&Arc<Host>, Failure> {
     service.host().ok_or_else(|| Failure::new(Status::Unsupported, NO_DISKS.to_owned()))
 }
 
-/// The verbs that carry keys only.
+/// The verbs with keys only.
 async fn keys_in_chains(
     host: &Arc<Host>,
     namespace: &Namespace,
@@ -251,7 +251,7 @@ async fn keys_in_chains(
     }
 }
 
-/// A prompt's match; leases count where the head is.
+/// Matches a prompt's prefix; leases count at the head.
 async fn matched(host: &Arc<Host>, namespace: &Namespace, request: &MatchRequest) -> Vec<u8> {
     let lease_ms = request.lease_ms.min(LEASE_MS_MAX);
     let until = RealClock::tick().plus(Duration::from_millis(u64::from(lease_ms)));
