@@ -1,4 +1,4 @@
-//! Slots that leave chains whose heads are here: the shell round [`SlotMove`].
+//! Slots that leave chains headed on this node: the shell round [`SlotMove`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

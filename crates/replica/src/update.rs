@@ -44,7 +44,7 @@ pub struct Update {
 }
 
 impl Update {
-    /// The update of a key whose run begins with `leader`.
+    /// The update of a key in the run that begins with `leader`.
     pub(crate) fn new(group: GroupId, leader: &BlockKey, tag: Option<(u128, ItemTag)>) -> Self {
         let slot = placement::slot(group, leader);
         match tag {
