@@ -80,8 +80,8 @@ impl Service {
         self.host().map_or(0, |host| host.evicted_of(namespace.info.id))
     }
 
-    /// Bytes of a namespace that count against its quota: those on chains that this node heads, each
-    /// value once.
+    /// Bytes of a namespace that count against its quota: those on chains that this node heads,
+    /// each value once.
     #[must_use]
     pub fn quota_used(&self, group: GroupId) -> u64 {
         self.host().map_or(0, |host| host.quota_used(group))
