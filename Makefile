@@ -18,7 +18,7 @@ FROM ?= 0
 BENCH_DIR ?= .bench
 S3 ?= seaweedfs
 
-.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients test-xfstests bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos mount-soak sim specs clean
+.PHONY: help demo test room tools check test-rust test-python test-s3 first-hour test-vllm test-vllm-serve test-s3-clients test-xfstests bench install dist fuzz kill9 s3-kill9 s3-backlog s3-memory chaos mount-soak sim specs docs clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,9 @@ sim: ## SEEDS (1000) simulated clusters from seed FROM (0), until the first fail
 
 specs: ## check the model of chains in specs/ with TLC (needs java and maven); SPECS_QUICK=1 for two replicas only
 	bash specs/run.sh
+
+docs: ## build a site of all documents into target/site, with mdBook; prints the path of its first page
+	@CARGO="$(CARGO)" bash docs/site/build.sh
 
 install: tools ## build the release binary and its manual pages into PREFIX (~/.local)
 	$(CARGO) build --release --locked -p millpond-node --bin millpond
