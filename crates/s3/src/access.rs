@@ -96,7 +96,7 @@ fn denied() -> S3Error {
 impl Asker {
     /// The owner of a credential, or an anonymous requester.
     pub(crate) fn new(key: Option<&Key>, bucket: Arc<BucketRecord>) -> Self {
-        Self { tenant: key.map(|it| it.tenant.clone()), bucket }
+        Self { tenant: key.map(|key| key.tenant.clone()), bucket }
     }
 
     /// Whether the requester owns the bucket.
@@ -111,7 +111,7 @@ impl Asker {
         }
         let is_off = self.bucket.ownership == Some(Ownership::BucketOwnerEnforced);
         let ignored = self.bucket.block.ignores_acls();
-        !is_off && list.is_some_and(|it| it.allows(tenant, what, ignored))
+        !is_off && list.is_some_and(|list| list.allows(tenant, what, ignored))
     }
 
     /// Checks that the bucket has the same owner as when the requester was admitted: it may have
@@ -204,8 +204,9 @@ pub(crate) async fn checked(
         return Ok(None);
     }
     may_be(&list, bucket)?;
-    let known = |it: &&str| *it == owner || *it == bucket.owner();
-    let others: Vec<String> = list.tenants().filter(|it| !known(it)).map(str::to_owned).collect();
+    let known = |tenant: &&str| *tenant == owner || *tenant == bucket.owner();
+    let others: Vec<String> =
+        list.tenants().filter(|tenant| !known(tenant)).map(str::to_owned).collect();
     if !others.is_empty() {
         door.blocking(move |store| crate::keys::check_tenants(store, &others)).await?;
     }

@@ -66,7 +66,7 @@ macro_rules! wished {
         let mut write = None;
         $(write = $input.$write.as_deref();)?
         $crate::acl::Wished {
-            canned: $input.acl.as_ref().map(|it| it.as_str()),
+            canned: $input.acl.as_ref().map(|acl| acl.as_str()),
             grants: [
                 ($input.grant_read.as_deref(), Permission::Read),
                 (write, Permission::Write),
@@ -94,7 +94,7 @@ impl Permission {
     }
 
     fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.name() == name)
+        Self::ALL.into_iter().find(|permission| permission.name() == name)
     }
 }
 
@@ -112,7 +112,7 @@ impl Grantee {
         let name = uri.strip_prefix(GROUPS);
         [Self::Everyone, Self::Authenticated, Self::LogDelivery]
             .into_iter()
-            .find(|it| it.group() == name)
+            .find(|grantee| grantee.group() == name)
             .ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, "Invalid group uri"))
     }
 
@@ -124,7 +124,7 @@ impl Grantee {
             email_address: None,
             id,
             type_: Type::from_static(kind),
-            uri: self.group().map(|it| format!("{GROUPS}{it}")),
+            uri: self.group().map(|group| format!("{GROUPS}{group}")),
         }
     }
 
@@ -191,7 +191,7 @@ impl Wished<'_> {
         let mut grants = Vec::new();
         for (text, permission) in self.grants {
             let found = text.map_or(Ok(Vec::new()), grantees)?;
-            grants.extend(found.into_iter().map(|it| (it, permission)));
+            grants.extend(found.into_iter().map(|grantee| (grantee, permission)));
         }
         match self.canned {
             Some(_) if !grants.is_empty() => Err(refuse(
@@ -255,13 +255,15 @@ impl Acl {
     pub(crate) fn of(told: &AccessControlPolicy) -> S3Result<(Self, Option<&str>)> {
         let grants = told.grants.as_deref().unwrap_or_default();
         let grants = grants.iter().map(|grant| {
-            let permission =
-                grant.permission.as_ref().and_then(|it| Permission::named(it.as_str()));
+            let permission = grant
+                .permission
+                .as_ref()
+                .and_then(|permission| Permission::named(permission.as_str()));
             let grantee = grant.grantee.as_ref().ok_or_else(malformed)?;
             Ok((Grantee::of(grantee)?, permission.ok_or_else(malformed)?))
         });
         let list = Self::checked(grants.collect::<S3Result<Vec<_>>>()?)?;
-        Ok((list, told.owner.as_ref().and_then(|it| it.id.as_deref())))
+        Ok((list, told.owner.as_ref().and_then(|owner| owner.id.as_deref())))
     }
 
     /// The grants for an answer: groups first, as in other stores.
@@ -270,7 +272,7 @@ impl Acl {
             grantee: Some(grantee.told()),
             permission: Some(dto::Permission::from_static(permission.name())),
         };
-        let is_group = |it: &&(Grantee, Permission)| it.0.group().is_some();
+        let is_group = |grant: &&(Grantee, Permission)| grant.0.group().is_some();
         let (groups, tenants): (Vec<_>, Vec<_>) = self.0.iter().partition(is_group);
         groups.into_iter().chain(tenants).map(grant).collect()
     }
@@ -293,7 +295,9 @@ impl Acl {
 
     /// Whether it grants something to everyone, or to everyone with an access key.
     pub(crate) fn is_public(&self) -> bool {
-        self.0.iter().any(|(it, _)| matches!(it, Grantee::Everyone | Grantee::Authenticated))
+        self.0
+            .iter()
+            .any(|(grantee, _)| matches!(grantee, Grantee::Everyone | Grantee::Authenticated))
     }
 
     /// Whether it grants nothing except full control to the owner.
@@ -303,7 +307,7 @@ impl Acl {
 
     /// The tenants named in the list.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|(it, _)| match it {
+        self.0.iter().filter_map(|(grantee, _)| match grantee {
             Grantee::Tenant(name) => Some(name.as_str()),
             _ => None,
         })

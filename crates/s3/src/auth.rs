@@ -31,7 +31,7 @@ pub(crate) struct Auth {
 pub(crate) async fn key(door: &Door, access_key: &str) -> S3Result<Option<Key>> {
     let asked = access_key.to_owned();
     let ask = door.blocking(move |store| {
-        crate::keys::read(store, &asked).map_err(|it| told(it, S3ErrorCode::InternalError))
+        crate::keys::read(store, &asked).map_err(|error| told(error, S3ErrorCode::InternalError))
     });
     door.keys.get(access_key, ask).await
 }
@@ -41,7 +41,7 @@ async fn is_any(door: &Door) -> S3Result<bool> {
         return Ok(true);
     }
     door.blocking(|store| {
-        crate::keys::is_any(store).map_err(|it| told(it, S3ErrorCode::InternalError))
+        crate::keys::is_any(store).map_err(|error| told(error, S3ErrorCode::InternalError))
     })
     .await
 }
@@ -72,21 +72,21 @@ impl S3Access for Access {
             seen.set(&name);
         }
         let admitted = context.extensions_mut().get::<Arc<Admitted>>().cloned();
-        if let Some(who) = admitted.as_ref().and_then(|it| it.who()) {
+        if let Some(who) = admitted.as_ref().and_then(|admitted| admitted.who()) {
             context.extensions_mut().insert(who.clone());
             return Ok(());
         }
         let key = match context.credentials() {
-            Some(it) => {
-                Some(key(&self.door, &it.access_key).await?.ok_or(S3ErrorCode::AccessDenied)?)
-            }
+            Some(credentials) => Some(
+                key(&self.door, &credentials.access_key).await?.ok_or(S3ErrorCode::AccessDenied)?,
+            ),
             None => None,
         };
         let bucket = match context.s3_path() {
             S3Path::Root => return self.needs_key(key.as_ref()).await,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => bucket,
         };
-        if key.as_ref().is_some_and(|it| !it.allows(bucket)) {
+        if key.as_ref().is_some_and(|key| !key.allows(bucket)) {
             return Err(S3ErrorCode::AccessDenied.into());
         }
         let need = need(&name);
@@ -98,7 +98,7 @@ impl S3Access for Access {
         };
         let expected = context.headers().get("x-amz-expected-bucket-owner");
         if expected
-            .is_some_and(|it| need != Need::Key && it.as_bytes() != record.owner().as_bytes())
+            .is_some_and(|owner| need != Need::Key && owner.as_bytes() != record.owner().as_bytes())
         {
             return Err(S3ErrorCode::AccessDenied.into());
         }
@@ -146,9 +146,10 @@ pub(crate) struct Hosts {
 impl S3Host for Hosts {
     fn parse_host_header<'a>(&'a self, host: &'a str) -> S3Result<VirtualHost<'a>> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        let bucket = name.strip_suffix(self.domain.as_str()).and_then(|it| it.strip_suffix('.'));
+        let bucket =
+            name.strip_suffix(self.domain.as_str()).and_then(|rest| rest.strip_suffix('.'));
         let found = VirtualHost::new(host);
-        Ok(match bucket.filter(|it| !it.is_empty()) {
+        Ok(match bucket.filter(|bucket| !bucket.is_empty()) {
             Some(bucket) => found.with_bucket(bucket.to_ascii_lowercase()),
             None => found,
         })

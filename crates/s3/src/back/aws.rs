@@ -192,7 +192,7 @@ fn fault<E>(error: &SdkError<E, HttpResponse>) -> Fault
 where
     E: ProvideErrorMetadata + Error + 'static,
 {
-    let status = error.raw_response().map_or(0, |it| it.status().as_u16());
+    let status = error.raw_response().map_or(0, |response| response.status().as_u16());
     match error {
         SdkError::ServiceError(of_service) => {
             let code = of_service.err().code().unwrap_or_default();
@@ -226,7 +226,7 @@ fn broken(what: &str) -> Fault {
 }
 
 fn etag(told: Option<&str>) -> Result<String, Fault> {
-    told.map(|it| it.trim_matches('"').to_owned()).ok_or_else(|| broken("ETag"))
+    told.map(|quoted| quoted.trim_matches('"').to_owned()).ok_or_else(|| broken("ETag"))
 }
 
 /// A body of known length.
@@ -279,7 +279,7 @@ impl Stream for Received {
             Poll::Ready(next) => {
                 let until = Instant::now() + self.patience;
                 self.waiting.as_mut().reset(until);
-                Poll::Ready(next.map(|it| it.map_err(StdError::from)))
+                Poll::Ready(next.map(|piece| piece.map_err(StdError::from)))
             }
             Poll::Pending => {
                 let late = self.waiting.as_mut().poll(cx);
@@ -295,7 +295,8 @@ macro_rules! tell {
         let told: &Told = $told;
         let header = |name: &str| told.headers.get(name).cloned();
         let expires = told.headers.get("expires");
-        let expires = expires.and_then(|it| DateTime::from_str(it, DateTimeFormat::HttpDate).ok());
+        let expires =
+            expires.and_then(|text| DateTime::from_str(text, DateTimeFormat::HttpDate).ok());
         let tags = told.tags.iter().map(|(name, value)| {
             format!("{}={}", encoded(name.as_bytes(), true), encoded(value.as_bytes(), true))
         });
@@ -324,8 +325,9 @@ macro_rules! remote {
             ("content-type", output.content_type()),
             ("expires", output.expires_string()),
         ];
-        let headers =
-            headers.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?.to_owned())));
+        let headers = headers
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
         let meta = output.metadata().into_iter().flatten();
         Remote {
             etag: etag(output.e_tag())?,
@@ -333,20 +335,22 @@ macro_rules! remote {
             modified_ms: millis(output.last_modified()),
             told: Told {
                 headers: headers.collect(),
-                meta: meta.map(|(name, it)| (name.clone(), it.clone())).collect::<BTreeMap<_, _>>(),
+                meta: meta
+                    .map(|(name, value)| (name.clone(), value.clone()))
+                    .collect::<BTreeMap<_, _>>(),
                 tags: Vec::new(),
             },
-            tags: output.tag_count().and_then(|it| usize::try_from(it).ok()).unwrap_or(0),
+            tags: output.tag_count().and_then(|count| usize::try_from(count).ok()).unwrap_or(0),
         }
     }};
 }
 
 fn millis(at: Option<&DateTime>) -> u64 {
-    at.and_then(|it| it.to_millis().ok()).and_then(|it| u64::try_from(it).ok()).unwrap_or(0)
+    at.and_then(|time| time.to_millis().ok()).and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0)
 }
 
 fn len(told: Option<i64>) -> Result<u64, Fault> {
-    told.and_then(|it| u64::try_from(it).ok()).ok_or_else(|| broken("length"))
+    told.and_then(|len| u64::try_from(len).ok()).ok_or_else(|| broken("length"))
 }
 
 fn number(part: u32) -> i32 {
@@ -366,7 +370,7 @@ impl Backend for Aws {
         let request = self.client.put_object().bucket(at.bucket).key(at.key);
         let request = tell!(request, told)
             .content_length(i64::try_from(len).unwrap_or(i64::MAX))
-            .set_content_md5(md5.and_then(unhex).map(|it| base64(&it)))
+            .set_content_md5(md5.and_then(unhex).map(|digest| base64(&digest)))
             .body(body(content));
         let output = self.ask(len, request.send()).await?;
         etag(output.e_tag())
@@ -394,7 +398,7 @@ impl Backend for Aws {
             Match::Only(etag) => request.if_match(format!("\"{etag}\"")),
         };
         let output = self.ask(0, request.send()).await?;
-        let whole = output.content_range().and_then(|it| it.rsplit('/').next()?.parse().ok());
+        let whole = output.content_range().and_then(|range| range.rsplit('/').next()?.parse().ok());
         let whole = whole.map_or_else(|| len(output.content_length()), Ok)?;
         let remote = remote!(output, whole);
         let patience = self.settings.timeout(0);
@@ -413,7 +417,7 @@ impl Backend for Aws {
     }
 
     async fn list(&self, wanted: Wanted<'_>) -> Result<Page, Fault> {
-        let text = |it: &str| (!it.is_empty()).then(|| it.to_owned());
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let request = self
             .client
             .list_objects_v2()
@@ -425,21 +429,21 @@ impl Backend for Aws {
             .encoding_type(EncodingType::Url);
         let output = self.ask(0, request.send()).await?;
         let is_encoded = output.encoding_type() == Some(&EncodingType::Url);
-        let shown = |it: Option<&str>| {
-            let it = it.unwrap_or_default();
-            if is_encoded { plain(it) } else { Some(it.to_owned()) }
+        let shown = |name: Option<&str>| {
+            let name = name.unwrap_or_default();
+            if is_encoded { plain(name) } else { Some(name.to_owned()) }
         };
         let mut page = Page { is_cut: output.is_truncated() == Some(true), ..Page::default() };
-        for it in output.contents() {
+        for object in output.contents() {
             page.keys.push(Found {
-                key: shown(it.key()).ok_or_else(|| broken("key"))?,
-                etag: etag(it.e_tag())?,
-                len: len(it.size())?,
-                modified_ms: millis(it.last_modified()),
+                key: shown(object.key()).ok_or_else(|| broken("key"))?,
+                etag: etag(object.e_tag())?,
+                len: len(object.size())?,
+                modified_ms: millis(object.last_modified()),
             });
         }
-        for it in output.common_prefixes() {
-            page.prefixes.push(shown(it.prefix()).ok_or_else(|| broken("prefix"))?);
+        for entry in output.common_prefixes() {
+            page.prefixes.push(shown(entry.prefix()).ok_or_else(|| broken("prefix"))?);
         }
         Ok(page)
     }
@@ -448,7 +452,7 @@ impl Backend for Aws {
         let request = self.client.get_object_tagging().bucket(at.bucket).key(at.key);
         let output = self.ask(0, request.send()).await?;
         let tags = output.tag_set().iter();
-        Ok(tags.map(|it| (it.key().to_owned(), it.value().to_owned())).collect())
+        Ok(tags.map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect())
     }
 
     async fn create_upload(&self, at: At<'_>, told: &Told) -> Result<String, Fault> {
@@ -512,8 +516,8 @@ impl Backend for Aws {
         let request = self.client.list_multipart_uploads().bucket(at.bucket).prefix(at.key);
         let output = self.ask(0, request.send()).await?;
         // The prefix of the listing also matches longer keys; only this key counts.
-        let of_key = output.uploads().iter().filter(|it| it.key() == Some(at.key));
-        Ok(of_key.filter_map(|it| it.upload_id().map(str::to_owned)).collect())
+        let of_key = output.uploads().iter().filter(|upload| upload.key() == Some(at.key));
+        Ok(of_key.filter_map(|upload| upload.upload_id().map(str::to_owned)).collect())
     }
 
     async fn policy(&self, bucket: &str) -> Result<String, Fault> {

@@ -94,7 +94,7 @@ pub struct BackendSettings {
 fn is_ca(pem: &str) -> bool {
     let mut roots = RootCertStore::empty();
     let mut all = CertificateDer::pem_slice_iter(pem.as_bytes());
-    all.all(|it| it.is_ok_and(|it| roots.add(it).is_ok())) && !roots.is_empty()
+    all.all(|parsed| parsed.is_ok_and(|cert| roots.add(cert).is_ok())) && !roots.is_empty()
 }
 
 impl BackendSettings {
@@ -120,16 +120,17 @@ impl BackendSettings {
     /// # Errors
     /// `InvalidArgument` names the field.
     pub fn validate(&self) -> Result<(), ClientError> {
-        let host = ["http://", "https://"].iter().find_map(|it| self.endpoint.strip_prefix(it));
-        let is_host = |it: &str| {
-            let it = it.trim_end_matches('/');
-            !it.is_empty()
-                && !it.contains(['/', '?', '#', '@'])
-                && it.bytes().all(|b| b.is_ascii_graphic())
+        let host =
+            ["http://", "https://"].iter().find_map(|scheme| self.endpoint.strip_prefix(scheme));
+        let is_host = |host: &str| {
+            let host = host.trim_end_matches('/');
+            !host.is_empty()
+                && !host.contains(['/', '?', '#', '@'])
+                && host.bytes().all(|b| b.is_ascii_graphic())
         };
         let within = |ms: u64| (TIMEOUT_MS[0]..=TIMEOUT_MS[1]).contains(&ms);
         let ca = self.ca_pem.as_deref();
-        let is_word = |it: &str| !it.is_empty() && it.bytes().all(|b| b.is_ascii_graphic());
+        let is_word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_graphic());
         for (is_right, field, fix) in [
             (
                 host.is_some_and(is_host),
@@ -163,7 +164,7 @@ impl BackendSettings {
 }
 
 fn is_name(text: &str) -> bool {
-    let is_sign = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+    let is_sign = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_sign)
 }
 
@@ -246,7 +247,8 @@ impl BackendRing {
             Err(ClientError::File { source: MetaError::NotFound, .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        let names = entries.into_iter().map(|it| String::from_utf8(it.name.as_bytes().to_vec()));
+        let names =
+            entries.into_iter().map(|entry| String::from_utf8(entry.name.as_bytes().to_vec()));
         let mut all = Vec::new();
         for name in names.filter_map(Result::ok) {
             all.extend(self.get(&name)?.map(|settings| (name, settings)));

@@ -48,7 +48,7 @@ impl<B: Backend> Counted<B> {
         operation: &str,
         request: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let place = OPERATIONS.iter().position(|it| *it == operation);
+        let place = OPERATIONS.iter().position(|name| *name == operation);
         let start = RealClock::tick();
         let done = request.await;
         self.numbers.ended(place.unwrap_or_default(), &done, RealClock::tick().since(start));

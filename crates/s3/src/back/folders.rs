@@ -42,7 +42,7 @@ impl Keeping {
 
     /// Records the `Server` header of an answer.
     pub(crate) fn heard(&self, server: Option<&str>) {
-        if server.is_some_and(|it| it.starts_with("SeaweedFS")) {
+        if server.is_some_and(|name| name.starts_with("SeaweedFS")) {
             self.in_folders();
         } else {
             let _ = self.0.compare_exchange(0, Self::BY_KEY, Ordering::Relaxed, Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn begins_paths(prefix: &str) -> bool {
 
 /// Whether a name sorts before the contents of the folder `folder` beside it.
 fn goes_before(name: &str, folder: &str) -> bool {
-    name.strip_prefix(folder).is_some_and(|rest| rest.bytes().next().is_none_or(|it| it < b'/'))
+    name.strip_prefix(folder).is_some_and(|rest| rest.bytes().next().is_none_or(|byte| byte < b'/'))
 }
 
 /// Whether every key with a prefix sorts at or before `after`.
@@ -129,7 +129,7 @@ fn before(name: &str) -> String {
     let mut place = name.to_owned();
     let last = place.pop().map_or(0, u32::from);
     let less = (1..last).rev().find_map(char::from_u32).filter(|_| last > 1);
-    place.extend(less.map(|it| [it, LAST]).into_iter().flatten());
+    place.extend(less.map(|sign| [sign, LAST]).into_iter().flatten());
     place
 }
 
@@ -137,13 +137,13 @@ fn before(name: &str) -> String {
 /// key `after`: a folder with a name that is a prefix of the key's may sort before the key in a
 /// listing of names, and after it in a listing of keys.
 fn first(prefix: &str, after: &str) -> String {
-    let depth = prefix.rfind('/').map_or(0, |it| it + 1);
+    let depth = prefix.rfind('/').map_or(0, |at| at + 1);
     let (folder, rest) = match after.get(depth..) {
         Some(rest) if after.starts_with(&prefix[..depth]) => (&after[..depth], rest),
         _ => return String::new(),
     };
     let name = rest.split('/').next().unwrap_or_default();
-    let cut = name.bytes().skip(1).position(|it| it < b'/').map_or(name.len(), |it| it + 1);
+    let cut = name.bytes().skip(1).position(|byte| byte < b'/').map_or(name.len(), |at| at + 1);
     let place = before(&name[..cut]);
     let place = if place.is_empty() { place } else { format!("{folder}{place}") };
     if place.starts_with(prefix) { place } else { String::new() }
@@ -153,7 +153,7 @@ fn first(prefix: &str, after: &str) -> String {
 fn is_by_key(page: &Page, after: &str) -> bool {
     page.keys.is_sorted_by(|one, other| one.key < other.key)
         && page.prefixes.is_sorted()
-        && page.keys.first().is_none_or(|it| it.key.as_str() > after)
+        && page.keys.first().is_none_or(|found| found.key.as_str() > after)
 }
 
 fn unordered() -> Fault {
@@ -198,29 +198,30 @@ impl<B: Backend> Folders<B> {
 
     /// Up to `limit + 1` names in the folder of the prefix, after a key, in the order of keys.
     async fn names(&self, wanted: Wanted<'_>) -> Result<Part<Entry>, Fault> {
-        let depth = wanted.prefix.rfind('/').map_or(0, |it| it + 1);
+        let depth = wanted.prefix.rfind('/').map_or(0, |at| at + 1);
         let mut place = first(wanted.prefix, wanted.after);
         let (mut told, mut waiting) = (Vec::<Entry>::new(), Vec::<Entry>::new());
         let mut last: Option<String> = None;
-        let is_wanted = |it: &Entry| {
-            let is_within = matches!(it, Entry::Folder(path) if wanted.after.starts_with(path));
-            it.path() > wanted.after || is_within
+        let is_wanted = |entry: &Entry| {
+            let is_within = matches!(entry, Entry::Folder(path) if wanted.after.starts_with(path));
+            entry.path() > wanted.after || is_within
         };
         while told.len() <= wanted.limit as usize {
             let query = Wanted { delimiter: "/", after: &place, limit: PAGE, ..wanted };
             let page = self.asked(query).await?;
             let keys: Vec<Entry> = page.keys.into_iter().map(Entry::Key).collect();
             let folders: Vec<Entry> = page.prefixes.into_iter().map(Entry::Folder).collect();
-            let is_behind = |it: &Entry| last.as_deref().is_none_or(|last| it.name(depth) >= last);
+            let is_behind =
+                |entry: &Entry| last.as_deref().is_none_or(|last| entry.name(depth) >= last);
             for entries in [&keys, &folders] {
-                let is_sorted = entries.is_sorted_by_key(|it| it.name(depth));
+                let is_sorted = entries.is_sorted_by_key(|entry| entry.name(depth));
                 if !is_sorted || !entries.first().is_none_or(is_behind) {
                     return Err(unordered());
                 }
             }
             let mut entries = [keys, folders].concat();
             entries.sort_by(|one, other| one.name(depth).cmp(other.name(depth)));
-            entries.retain(|it| last.as_deref().is_none_or(|last| it.name(depth) > last));
+            entries.retain(|entry| last.as_deref().is_none_or(|last| entry.name(depth) > last));
             let Some(end) = entries.last() else {
                 if page.is_cut {
                     return Err(unordered());
@@ -233,7 +234,7 @@ impl<B: Backend> Folders<B> {
                 Entry::Folder(path) => format!("{path}{LAST}"),
             };
             for entry in entries {
-                let is_next = |it: &mut Entry| !goes_before(entry.name(depth), it.name(depth));
+                let is_next = |next: &mut Entry| !goes_before(entry.name(depth), next.name(depth));
                 while let Some(folder) = waiting.pop_if(is_next) {
                     told.extend(Some(folder).filter(is_wanted));
                 }
@@ -266,7 +267,7 @@ impl<B: Backend> Folders<B> {
             let mut whole = self.asked(query).await?;
             if !whole.is_cut {
                 whole.keys.sort_by(|one, other| one.key.cmp(&other.key));
-                whole.keys.retain(|it| it.key.as_str() > wanted.after);
+                whole.keys.retain(|found| found.key.as_str() > wanted.after);
                 let is_cut = whole.keys.len() > wanted.limit as usize;
                 whole.keys.truncate(wanted.limit as usize);
                 return Ok((whole.keys, is_cut));
@@ -303,7 +304,7 @@ impl<B: Backend> Folders<B> {
             "/" if is_over(wanted.prefix, wanted.after) => {}
             "/" => {
                 let (mut entries, is_cut) = self.names(wanted).await?;
-                entries.retain(|it| it.path() > wanted.after);
+                entries.retain(|entry| entry.path() > wanted.after);
                 page.is_cut = is_cut || entries.len() > limit;
                 for entry in entries.into_iter().take(limit) {
                     match entry {
@@ -329,12 +330,12 @@ impl<B: Backend> Folders<B> {
         loop {
             let query = Wanted { after: &after, limit: PAGE, ..wanted };
             let (keys, is_cut) = self.keys(query).await?;
-            let Some(last) = keys.last().map(|it| it.key.clone()) else { return Ok(page) };
+            let Some(last) = keys.last().map(|found| found.key.clone()) else { return Ok(page) };
             for found in keys {
                 let prefix = prefix_of(&found.key);
-                let is_told = |it: &String| {
-                    it.as_str() <= wanted.after
-                        || page.prefixes.last().is_some_and(|last| last == it)
+                let is_told = |prefix: &String| {
+                    prefix.as_str() <= wanted.after
+                        || page.prefixes.last().is_some_and(|last| last == prefix)
                 };
                 if prefix.as_ref().is_some_and(is_told) {
                     continue;
@@ -351,7 +352,7 @@ impl<B: Backend> Folders<B> {
             if !is_cut {
                 return Ok(page);
             }
-            let told = page.prefixes.last().filter(|it| last.starts_with(*it));
+            let told = page.prefixes.last().filter(|prefix| last.starts_with(*prefix));
             after = told.map_or_else(|| last.clone(), |prefix| format!("{prefix}{LAST}"));
         }
     }
@@ -523,7 +524,7 @@ mod tests {
 
         fn page(&self, wanted: &Wanted<'_>) -> Page {
             let mut keys: Vec<&String> = self.keys.iter().collect();
-            keys.sort_by_key(|it| self.order(it));
+            keys.sort_by_key(|key| self.order(key));
             if self.order == Order::Backwards {
                 keys.reverse();
             }
@@ -531,14 +532,14 @@ mod tests {
             let path = wanted.prefix.replace("//", "/");
             let path = path.strip_prefix('/').unwrap_or(&path);
             let prefix = if self.collapses { path } else { wanted.prefix };
-            for key in keys.into_iter().filter(|it| it.starts_with(prefix)) {
+            for key in keys.into_iter().filter(|key| key.starts_with(prefix)) {
                 if self.order(key) <= self.order(wanted.after) && !wanted.after.is_empty() {
                     continue;
                 }
                 let rest = &key[prefix.len()..];
                 let cut = rest.find(wanted.delimiter).filter(|_| !wanted.delimiter.is_empty());
                 let name = cut.map(|at| &key[..=prefix.len() + at]);
-                if name.is_some_and(|it| page.prefixes.last().is_some_and(|last| last == it)) {
+                if name.is_some_and(|name| page.prefixes.last().is_some_and(|last| last == name)) {
                     continue;
                 }
                 if page.keys.len() + page.prefixes.len() == wanted.limit as usize {
@@ -624,12 +625,12 @@ mod tests {
     fn files(rng: &mut Rng) -> Files {
         let letter = |rng: &mut Rng| ["a", "b", "-", "!", "z", "/", "/", "\u{e9}"][rng.index(8)];
         let key = |rng: &mut Rng| (0..=rng.index(7)).map(|_| letter(rng)).collect::<String>();
-        let all = (0..rng.index(60)).map(|_| key(rng)).filter(|it| is_path(it) && *it != "/");
+        let all = (0..rng.index(60)).map(|_| key(rng)).filter(|path| is_path(path) && *path != "/");
         Files { keys: all.collect(), order: Order::Folders, collapses: true }
     }
 
     fn lines(page: &Page) -> Vec<String> {
-        let keys = page.keys.iter().map(|it| it.key.clone());
+        let keys = page.keys.iter().map(|found| found.key.clone());
         let mut all: Vec<_> = keys.chain(page.prefixes.iter().cloned()).collect();
         all.sort();
         all
@@ -719,7 +720,7 @@ mod tests {
         }
         let page = |keys: &[&str], prefixes: &[&str]| Page {
             keys: keys.iter().map(|key| told(key)).collect(),
-            prefixes: prefixes.iter().map(|it| (*it).to_owned()).collect(),
+            prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect(),
             is_cut: false,
         };
         let wanted = Wanted { bucket: "b", prefix: "a/", delimiter: "/", after: "", limit: 9 };

@@ -17,15 +17,15 @@ type Value = fn(&OfBucket) -> u64;
 
 /// All metrics of a bucket.
 const OF_BUCKET: [(Shown, Value); 12] = [
-    (("millpond_s3_backlog_keys", "gauge", "Keys in the backlog."), |it| it.keys.get()),
-    (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |it| it.bytes.get()),
+    (("millpond_s3_backlog_keys", "gauge", "Keys in the backlog."), |bucket| bucket.keys.get()),
+    (("millpond_s3_backlog_bytes", "gauge", "Bytes of these keys."), |bucket| bucket.bytes.get()),
     (
         (
             "millpond_s3_backlog_oldest_milliseconds",
             "gauge",
             "The age of the oldest of these keys.",
         ),
-        |it| it.oldest_ms.get(),
+        |bucket| bucket.oldest_ms.get(),
     ),
     (
         (
@@ -33,26 +33,28 @@ const OF_BUCKET: [(Shown, Value); 12] = [
             "counter",
             "Keys in a shared prefix that another writer had written at the backend.",
         ),
-        |it| it.conflicts.get(),
+        |bucket| bucket.conflicts.get(),
     ),
-    (("millpond_s3_hits_total", "counter", "Reads of objects that were in the pool."), |it| {
-        it.hits.get()
+    (("millpond_s3_hits_total", "counter", "Reads of objects that were in the pool."), |bucket| {
+        bucket.hits.get()
     }),
-    (("millpond_s3_misses_total", "counter", "Reads that asked the backend."), |it| {
-        it.misses.get()
+    (("millpond_s3_misses_total", "counter", "Reads that asked the backend."), |bucket| {
+        bucket.misses.get()
     }),
-    (("millpond_s3_fills_total", "counter", "Objects fetched from the backend."), |it| {
-        it.fills.get()
+    (("millpond_s3_fills_total", "counter", "Objects fetched from the backend."), |bucket| {
+        bucket.fills.get()
     }),
-    (("millpond_s3_fill_bytes_total", "counter", "Their bytes."), |it| it.filled.get()),
-    (("millpond_s3_evictions_total", "counter", "Objects evicted by this gateway."), |it| {
-        it.evictions.get()
+    (("millpond_s3_fill_bytes_total", "counter", "Their bytes."), |bucket| bucket.filled.get()),
+    (("millpond_s3_evictions_total", "counter", "Objects evicted by this gateway."), |bucket| {
+        bucket.evictions.get()
     }),
-    (("millpond_s3_evicted_bytes_total", "counter", "Their bytes."), |it| it.evicted.get()),
-    (("millpond_s3_list_merges_total", "counter", "Pages of merged lists."), |it| it.lists.get()),
+    (("millpond_s3_evicted_bytes_total", "counter", "Their bytes."), |bucket| bucket.evicted.get()),
+    (("millpond_s3_list_merges_total", "counter", "Pages of merged lists."), |bucket| {
+        bucket.lists.get()
+    }),
     (
         ("millpond_s3_list_merges_failed_total", "counter", "Pages of merged lists that failed."),
-        |it| it.lists_failed.get(),
+        |bucket| bucket.lists_failed.get(),
     ),
 ];
 
@@ -136,7 +138,7 @@ pub(crate) struct BackMetrics {
 impl OfBackend {
     /// Records the end of a request.
     pub(crate) fn ended<T>(&self, operation: usize, done: &Result<T, Fault>, took: Duration) {
-        let result = match done.as_ref().err().map(|it| it.kind) {
+        let result = match done.as_ref().err().map(|fault| fault.kind) {
             None => 0,
             Some(Kind::Refused) => 1,
             Some(Kind::Unreachable) => 2,
@@ -183,13 +185,17 @@ impl BackMetrics {
             return;
         }
         let operations = || {
-            backends.iter().flat_map(|(name, it)| {
+            backends.iter().flat_map(|(name, backend)| {
                 let of =
                     move |n: &str| format!("{},{}", label("backend", name), label("operation", n));
                 // Operations that were never used have no lines.
-                let asked = |it: &Operation| it.results.iter().any(|count| count.get() > 0);
-                let all = OPERATIONS.iter().zip(&it.operations).filter(move |(_, it)| asked(it));
-                all.map(move |(name, it)| (of(name), it))
+                let asked =
+                    |operation: &Operation| operation.results.iter().any(|count| count.get() > 0);
+                let all = OPERATIONS
+                    .iter()
+                    .zip(&backend.operations)
+                    .filter(move |(_, operation)| asked(operation));
+                all.map(move |(name, operation)| (of(name), operation))
             })
         };
         page.histograms(
@@ -197,24 +203,24 @@ impl BackMetrics {
                 "millpond_s3_backend_request_seconds",
                 "Time from a request to a backend until its answer begins.",
             ),
-            operations().map(|(labels, it)| (labels, it.seconds.snapshot())),
+            operations().map(|(labels, operation)| (labels, operation.seconds.snapshot())),
         );
         page.many(
             ("millpond_s3_backend_requests_total", "Requests to backends, by result."),
             "counter",
-            operations().flat_map(|(labels, it)| {
-                let results = RESULTS.iter().zip(&it.results);
+            operations().flat_map(|(labels, operation)| {
+                let results = RESULTS.iter().zip(&operation.results);
                 results
                     .map(move |(name, n)| (format!("{labels},{}", label("result", name)), n.get()))
             }),
         );
         let of_each = |value: fn(&OfBackend) -> u64| {
-            backends.iter().map(move |(name, it)| (label("backend", name), value(it)))
+            backends.iter().map(move |(name, backend)| (label("backend", name), value(backend)))
         };
         page.many(
             ("millpond_s3_backend_sent_bytes_total", "Bytes of objects that backends accepted."),
             "counter",
-            of_each(|it| it.sent.get()),
+            of_each(|backend| backend.sent.get()),
         );
         page.many(
             (
@@ -222,12 +228,12 @@ impl BackMetrics {
                 "Bytes of objects that came from backends.",
             ),
             "counter",
-            of_each(|it| it.fetched.get()),
+            of_each(|backend| backend.fetched.get()),
         );
         page.many(
             ("millpond_s3_backend_window", "Requests that the persister may have in flight."),
             "gauge",
-            of_each(|it| it.window.load(Ordering::Relaxed).into()),
+            of_each(|backend| backend.window.load(Ordering::Relaxed).into()),
         );
     }
 
@@ -237,7 +243,7 @@ impl BackMetrics {
             return;
         }
         let mut of_each = |(name, kind, help): Shown, value: Value| {
-            let lines = buckets.iter().map(|(name, it)| (label("bucket", name), value(it)));
+            let lines = buckets.iter().map(|(name, bucket)| (label("bucket", name), value(bucket)));
             page.many((name, help), kind, lines);
         };
         for (shown, value) in OF_BUCKET {

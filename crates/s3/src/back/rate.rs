@@ -325,8 +325,11 @@ mod tests {
         for attempts in [1, 2, 5, 10, 40, u32::MAX] {
             let most = PAUSE[0].saturating_mul(1 << (attempts - 1).min(20)).min(PAUSE[1]);
             let drawn: Vec<_> = (0..200).map(|_| pause(attempts, PAUSE[1], &mut rng)).collect();
-            assert!(drawn.iter().all(|it| *it <= most), "{attempts}");
-            assert!(drawn.iter().any(|it| *it > most / 2) && drawn.iter().any(|it| *it < most / 2));
+            assert!(drawn.iter().all(|wait| *wait <= most), "{attempts}");
+            assert!(
+                drawn.iter().any(|wait| *wait > most / 2)
+                    && drawn.iter().any(|wait| *wait < most / 2)
+            );
         }
     }
 

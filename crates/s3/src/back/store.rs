@@ -138,14 +138,15 @@ impl Page {
     /// it, and prefixes that end with the first delimiter.
     pub(crate) fn is_of(&self, wanted: &Wanted<'_>) -> bool {
         let behind =
-            |it: &str| it.strip_prefix(wanted.prefix).map(|rest| rest.find(wanted.delimiter));
-        let is_key = |it: &Found| match behind(&it.key) {
+            |name: &str| name.strip_prefix(wanted.prefix).map(|rest| rest.find(wanted.delimiter));
+        let is_key = |found: &Found| match behind(&found.key) {
             Some(at) => wanted.delimiter.is_empty() || at.is_none(),
             None => false,
         };
-        let is_prefix = |it: &String| {
-            let ends = |at: usize| wanted.prefix.len() + at + wanted.delimiter.len() == it.len();
-            !wanted.delimiter.is_empty() && behind(it).flatten().is_some_and(ends)
+        let is_prefix = |prefix: &String| {
+            let ends =
+                |at: usize| wanted.prefix.len() + at + wanted.delimiter.len() == prefix.len();
+            !wanted.delimiter.is_empty() && behind(prefix).flatten().is_some_and(ends)
         };
         self.keys.iter().all(is_key) && self.prefixes.iter().all(is_prefix)
     }
