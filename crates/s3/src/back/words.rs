@@ -56,7 +56,7 @@ fn of_quoted(text: &str) -> Option<Vec<u8>> {
 fn of_word(word: &str) -> Option<Vec<u8>> {
     let mut parts = word.strip_prefix("=?")?.strip_suffix(END)?.splitn(3, '?');
     let (charset, encoding, text) = (parts.next()?, parts.next()?, parts.next()?);
-    if !["utf-8", "us-ascii"].iter().any(|it| charset.eq_ignore_ascii_case(it)) {
+    if !["utf-8", "us-ascii"].iter().any(|known| charset.eq_ignore_ascii_case(known)) {
         return None;
     }
     match encoding {
@@ -69,8 +69,8 @@ fn of_word(word: &str) -> Option<Vec<u8>> {
 /// A value in the form of the client. Text that is not entirely encoded words stays unchanged.
 fn decoded(text: &str) -> Cow<'_, str> {
     let words: Option<Vec<_>> = text.split_ascii_whitespace().map(of_word).collect();
-    let bytes = words.filter(|it| !it.is_empty()).map(|it| it.concat());
-    bytes.and_then(|it| String::from_utf8(it).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
+    let bytes = words.filter(|words| !words.is_empty()).map(|words| words.concat());
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// Marks a client's name that equals a name added by gateways. Then the client is itself a gateway,
@@ -139,10 +139,16 @@ mod tests {
         // Chained gateways keep each other's metadata.
         let names =
             ["millpond-put", "millpond-of-put", "millpond-of-of-access", "millpond-ofput", "x"];
-        let meta: BTreeMap<_, _> = names.map(|it| (it.to_owned(), it.to_owned())).into();
+        let meta: BTreeMap<_, _> = names.map(|name| (name.to_owned(), name.to_owned())).into();
         let there = sent(&meta);
-        assert!([PUT_ID, ACCESS, CONTENT].iter().all(|it| !there.contains_key(*it)), "{there:?}");
-        assert_eq!(there.iter().map(|(name, it)| name.len() + it.len()).sum::<usize>(), len(&meta));
+        assert!(
+            [PUT_ID, ACCESS, CONTENT].iter().all(|name| !there.contains_key(*name)),
+            "{there:?}"
+        );
+        assert_eq!(
+            there.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>(),
+            len(&meta)
+        );
         let mut marked = there;
         marked.insert(PUT_ID.to_owned(), "0".to_owned());
         assert_eq!(kept(&marked), meta);

@@ -34,7 +34,7 @@ impl<T, F: FnMut(&[u8]) -> Result<Page<T>, ClientError>> Keys<T, F> {
     }
 
     fn next(&mut self) -> Option<T> {
-        self.page.pop_front().map(|(_, it)| it)
+        self.page.pop_front().map(|(_, item)| item)
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn walk(
     });
     let mut states = Keys::new(|after: &[u8]| {
         let page = volume.states_page(bucket, prefix, after, PAGE)?;
-        let last = page.states.last().map(|it| it.0.clone()).filter(|_| !page.end);
+        let last = page.states.last().map(|entry| entry.0.clone()).filter(|_| !page.end);
         Ok((page.states.into(), last))
     });
     let mut adopted = 0;
@@ -89,7 +89,7 @@ pub(crate) fn walk(
 
 /// Whether a mount has changed the key.
 fn is_strange(file: Option<&Object>, state: Option<&KeyState>, is_transient: bool) -> bool {
-    let wanted = state.map(|it| it.wanted);
+    let wanted = state.map(|state| state.wanted);
     match (file, wanted) {
         (Some(_), None) => !is_transient,
         (Some(file), Some(Wanted::File { ino, size, ctime })) => {

@@ -62,12 +62,12 @@ pub(crate) struct Asked<'a> {
 impl<'a> Asked<'a> {
     /// The requested range of this object; none if `If-Range` names another version.
     pub(crate) fn range_of(&self, view: &View) -> Option<&'a Range> {
-        self.range.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
+        self.range.filter(|_| self.if_range.is_none_or(|condition| is_still(condition, view)))
     }
 
     /// The requested part of this object; none if `If-Range` names another version.
     pub(crate) fn part_of(&self, view: &View) -> Option<i32> {
-        self.part.filter(|_| self.if_range.is_none_or(|it| is_still(it, view)))
+        self.part.filter(|_| self.if_range.is_none_or(|condition| is_still(condition, view)))
     }
 
     /// Checks that the requester may read this object, and that the conditions hold.
@@ -196,7 +196,7 @@ async fn ranged(
     let part = |view: &View| wanted(view, asked.range_of(view), asked.part_of(view));
     let place = |view: &View| {
         asked.check(view)?;
-        part(view).map(|it| (it.offset, it.len))
+        part(view).map(|part| (part.offset, part.len))
     };
     let (view, _, body) = cut(door, at, place).await?;
     let part = part(&view)?;
@@ -216,7 +216,7 @@ pub(crate) async fn cut(
     let (name, there) = (&backed.backing.backend, backed.key(key));
     let far = door.reach(name).await?;
     for _ in 0..TRIES {
-        let remote = far.head(backed.at(&there)).await.map_err(|it| fault(name, &it))?;
+        let remote = far.head(backed.at(&there)).await.map_err(|error| fault(name, &error))?;
         let view = View::of_remote(&remote);
         let (offset, len) = place(&view)?;
         if len == 0 {
@@ -225,8 +225,8 @@ pub(crate) async fn cut(
         match far.get(backed.at(&there), Some((offset, len)), Match::Only(&remote.etag)).await {
             Ok((_, pieces)) => return Ok((view, len, passing(pieces, len))),
             // It was replaced in the meantime.
-            Err(it) if it.kind == Kind::Unmet => {}
-            Err(it) => return Err(fault(name, &it)),
+            Err(error) if error.kind == Kind::Unmet => {}
+            Err(error) => return Err(fault(name, &error)),
         }
     }
     Err(S3ErrorCode::SlowDown.into())
@@ -236,7 +236,7 @@ async fn begin(door: &Arc<Door>, (backed, key): (&Backed, &str)) -> S3Result<(Re
     let (name, there) = (&backed.backing.backend, backed.key(key));
     let far = door.reach(name).await?;
     let got = far.get(backed.at(&there), None, Match::Any).await;
-    got.map_err(|it| fault(name, &it))
+    got.map_err(|error| fault(name, &error))
 }
 
 /// Whether an object that is being read is stored in the pool.
@@ -406,7 +406,7 @@ async fn gather(
         sink.bytes.extend_from_slice(&piece);
         if come == remote.len {
             // The last piece is held back until the content was verified.
-            last = Some(piece).filter(|it| !it.is_empty()).or(last);
+            last = Some(piece).filter(|piece| !piece.is_empty()).or(last);
         } else {
             tell(client, piece).await;
         }
@@ -478,9 +478,9 @@ enum Verdict {
 
 impl Whole {
     fn of(remote: &Remote) -> Self {
-        match record(remote).sum.filter(|it| !it.composite) {
+        match record(remote).sum.filter(|sum| !sum.composite) {
             Some(sum) => Self::Sum(sum),
-            None if unhex(&remote.etag).is_some_and(|it| it.len() == 16) => Self::ETag,
+            None if unhex(&remote.etag).is_some_and(|digest| digest.len() == 16) => Self::ETag,
             None => Self::Nothing,
         }
     }
@@ -522,7 +522,7 @@ async fn pass(
 ) -> S3Result<Content> {
     let Some(to) = client.take() else { return Err(why) };
     while let Some(piece) = pieces.next().await {
-        left = left.saturating_sub(piece.as_ref().map_or(0, |it| it.len() as u64));
+        left = left.saturating_sub(piece.as_ref().map_or(0, |bytes| bytes.len() as u64));
         let is_last = piece.is_err() || left == 0;
         if to.send(piece).await.is_err() || is_last {
             break;

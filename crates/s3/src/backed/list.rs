@@ -73,12 +73,12 @@ impl States {
     /// Whether a key lies within the range of the states.
     fn covers(&self, key: &[u8]) -> bool {
         let Some(from) = &self.from else { return false };
-        let end = self.page.states.last().map(|it| it.0.as_slice());
+        let end = self.page.states.last().map(|entry| entry.0.as_slice());
         from.as_slice() < key && (self.page.end || end.is_some_and(|end| key <= end))
     }
 
     fn of(&self, key: &[u8]) -> Option<&KeyState> {
-        let at = self.page.states.binary_search_by(|it| it.0.as_slice().cmp(key)).ok()?;
+        let at = self.page.states.binary_search_by(|entry| entry.0.as_slice().cmp(key)).ok()?;
         Some(&self.page.states[at].1)
     }
 }
@@ -131,7 +131,7 @@ async fn merged(
             }
             Step::Here(line, too) => {
                 let is_doubtful = sides.is_doubtful(&line, too.as_ref());
-                let found = too.and_then(|it| it.of);
+                let found = too.and_then(|line| line.of);
                 Some((Told::here(line), is_doubtful.then_some(found)))
             }
             Step::There(line) => sides.only_there(line).await?.map(|told| (told, None)),
@@ -177,7 +177,7 @@ impl Sides<'_> {
         if !self.backed.is_shared(&line.name) || self.is_transient(&line.name) {
             return false;
         }
-        let Some(found) = too.and_then(|it| it.of.as_ref()) else { return true };
+        let Some(found) = too.and_then(|line| line.of.as_ref()) else { return true };
         let view = View::of(object);
         let is_as_old =
             view.record.modified == 0 || view.record.modified == found.modified_ms / 1_000;
@@ -237,7 +237,7 @@ impl Sides<'_> {
         let at = (self.asked.bucket.as_str(), key);
         let there = self.door.look_up(at, false).await?;
         let (Some(object), Some(state)) = (there.object, there.state) else { return Ok(false) };
-        let is_known = state.has.is_some_and(|it| it.etag == found.etag);
+        let is_known = state.has.is_some_and(|has| has.etag == found.etag);
         Ok(is_known && found.len == object.attr.size && View::of(&object).record.modified == 0)
     }
 
@@ -295,13 +295,13 @@ impl Sides<'_> {
         // One more than needed: some backends return the prefix again after which a page begins.
         let limit = room.saturating_add(1).min(KEYS_MAX);
         let page = self.listed(&self.asked.prefix, (delimiter, after), limit).await?;
-        let keys = page.keys.iter().map(|it| (it.key.as_str(), Some(it.clone())));
-        let prefixes = page.prefixes.iter().map(|it| (it.as_str(), None));
+        let keys = page.keys.iter().map(|found| (found.key.as_str(), Some(found.clone())));
+        let prefixes = page.prefixes.iter().map(|prefix| (prefix.as_str(), None));
         let line = |(name, of)| Ok(Line { name: self.name_here(name)?.to_vec(), of });
         let mut lines: Vec<Line<Found>> =
             keys.chain(prefixes).map(line).collect::<S3Result<_>>()?;
         lines.sort_by(|one, other| one.name.cmp(&other.name));
-        let last = lines.last().map(|it| it.name.clone());
+        let last = lines.last().map(|line| line.name.clone());
         // An empty page counts as the end: it would be requested again and again.
         let upto = last.filter(|_| page.is_cut);
         Ok(Page { lines, upto })
@@ -343,7 +343,7 @@ impl Sides<'_> {
             limit: u32::try_from(limit).unwrap_or(1),
         };
         let listed = self.far.list(query).await;
-        listed.map_err(|it| fault(&self.backed.backing.backend, &it))
+        listed.map_err(|error| fault(&self.backed.backing.backend, &error))
     }
 
     /// The item for a line that only the backend has, if clients see it.
@@ -379,8 +379,8 @@ impl Sides<'_> {
         let state = self.states.of(key);
         // Others may have put it again after its removal.
         let is_over = self.backed.is_shared(key)
-            && state.is_some_and(|it| it.is_tombstone() && it.is_clean());
-        match state.map(|it| it.wanted) {
+            && state.is_some_and(|state| state.is_tombstone() && state.is_clean());
+        match state.map(|state| state.wanted) {
             None | Some(Wanted::Forgotten) => Ok(Fate::Shown),
             Some(Wanted::Nothing) if is_over => Ok(Fate::Shown),
             Some(Wanted::Nothing) => Ok(Fate::Hidden),
@@ -390,7 +390,7 @@ impl Sides<'_> {
                     store.get_object(&bucket, &asked, false).in_bucket()
                 };
                 let found = self.door.blocking(look).await?;
-                Ok(found.map_or(Fate::Hidden, |it| Fate::Here(Box::new(it))))
+                Ok(found.map_or(Fate::Hidden, |object| Fate::Here(Box::new(object))))
             }
         }
     }

@@ -102,7 +102,7 @@ async fn place(door: &Arc<Door>, backed: &Backed, key: &str, with_bytes: bool) -
                     continue;
                 }
                 _ if mode == Mode::Transient || !backed.fits(key) => return Ok(Seen::Nowhere),
-                state => return Ok(Seen::There(state.map(|it| it.seq))),
+                state => return Ok(Seen::There(state.map(|state| state.seq))),
             }
         };
         let word = word(mode, state.as_ref(), &there.object.attr);
@@ -135,7 +135,7 @@ async fn is_right(
         return Ok(true);
     }
     let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
-    let known = state.has.as_ref().map(|it| it.etag.as_str());
+    let known = state.has.as_ref().map(|has| has.etag.as_str());
     let at = backed.at(&there);
     let is_right = match far.head(at).await {
         Ok(remote) if Some(remote.etag.as_str()) != known => Ok(false),
@@ -225,7 +225,7 @@ pub(crate) async fn remote(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Re
     let (far, there) = (door.reach(&backed.backing.backend).await?, backed.key(key));
     match far.head(backed.at(&there)).await {
         Ok(remote) => Ok(View::of_remote(&remote)),
-        Err(it) => Err(fault(&backed.backing.backend, &it)),
+        Err(error) => Err(fault(&backed.backing.backend, &error)),
     }
 }
 

@@ -51,13 +51,13 @@ impl<T> Side<T> {
 
     /// Takes a page, without names already returned.
     fn take(&mut self, page: Page<T>, told: &[u8]) {
-        let new = page.lines.into_iter().filter(|it| it.name.as_slice() > told);
+        let new = page.lines.into_iter().filter(|line| line.name.as_slice() > told);
         self.lines = new.collect();
         self.upto = page.upto;
     }
 
     fn front(&self) -> Option<&[u8]> {
-        self.lines.front().map(|it| it.name.as_slice())
+        self.lines.front().map(|line| line.name.as_slice())
     }
 
     /// The position after which its lines are unknown, if no line is left before it.
@@ -97,7 +97,7 @@ impl<H, T> Merge<H, T> {
         let gaps = [self.here.gap(), self.there.gap()];
         let is_between = self.here.front().is_some() || self.there.front().is_some();
         let known = gaps.into_iter().flatten().min().filter(|_| !is_between);
-        known.map_or(self.told.as_slice(), |it| it.as_slice().max(&self.told)).to_vec()
+        known.map_or(self.told.as_slice(), |gap| gap.as_slice().max(&self.told)).to_vec()
     }
 
     /// The next step.
@@ -150,17 +150,17 @@ mod tests {
     /// A page of keys in the form of metas and backends.
     fn page(keys: &BTreeSet<Vec<u8>>, after: &[u8], (by, limit): (bool, usize)) -> Page<u8> {
         let mut lines: Vec<Line<u8>> = Vec::new();
-        for key in keys.iter().filter(|it| it.as_slice() > after) {
-            let cut = key.iter().position(|it| *it == b'/').filter(|_| by);
+        for key in keys.iter().filter(|key| key.as_slice() > after) {
+            let cut = key.iter().position(|byte| *byte == b'/').filter(|_| by);
             let (name, of) = match cut {
                 Some(at) => (key[..=at].to_vec(), None),
                 None => (key.clone(), Some(1)),
             };
-            if name.as_slice() <= after || lines.last().is_some_and(|it| it.name == name) {
+            if name.as_slice() <= after || lines.last().is_some_and(|line| line.name == name) {
                 continue;
             }
             if lines.len() == limit {
-                let upto = lines.last().map(|it| it.name.clone());
+                let upto = lines.last().map(|line| line.name.clone());
                 return Page { lines, upto };
             }
             lines.push(Line { name, of });

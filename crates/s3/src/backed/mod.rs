@@ -161,7 +161,7 @@ impl Backed {
     /// How long a cached key of a shared prefix is valid.
     pub(crate) fn ttl(&self, key: &str) -> Duration {
         let rule = self.backing.rule_of(key.as_bytes());
-        let of_rule = Some(rule.ttl_s).filter(|it| *it > 0);
+        let of_rule = Some(rule.ttl_s).filter(|seconds| *seconds > 0);
         Duration::from_secs(of_rule.unwrap_or(self.backing.ttl_s).into())
     }
 
@@ -204,7 +204,7 @@ impl Door {
     pub(crate) async fn reach(&self, name: &str) -> S3Result<Arc<dyn Backend>> {
         let found = self.backend(name).await?;
         let found = found.map_err(|error| told(error, S3ErrorCode::ServiceUnavailable))?;
-        found.map(|it| Arc::clone(&it.backend)).ok_or_else(|| {
+        found.map(|found| Arc::clone(&found.backend)).ok_or_else(|| {
             let message = format!(
                 "There is no backend '{name}': add it with `millpond s3 backend add {name} …`"
             );

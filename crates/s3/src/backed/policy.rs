@@ -35,7 +35,7 @@ async fn backed(door: &Arc<Door>, bucket: &str) -> S3Result<Option<Backed>> {
 /// client's error.
 fn told(backed: &Backed, fault: &Fault) -> S3Error {
     let mut words = fault.text.splitn(3, ' ');
-    let status = words.next().and_then(|it| it.parse::<StatusCode>().ok());
+    let status = words.next().and_then(|word| word.parse::<StatusCode>().ok());
     let (code, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     match (fault.kind, status) {
         (Kind::Absent, _) => none(),
@@ -70,7 +70,7 @@ pub(crate) async fn get(
     let Some(backed) = backed(door, &request.input.bucket).await? else { return Err(none()) };
     let far = door.reach(&backed.backing.backend).await?;
     let policy = far.policy(&backed.backing.bucket).await;
-    let policy = Some(policy.map_err(|it| told(&backed, &it))?);
+    let policy = Some(policy.map_err(|fault| told(&backed, &fault))?);
     answer(GetBucketPolicyOutput { policy })
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn status(
     let Some(backed) = backed(door, &request.input.bucket).await? else { return Err(none()) };
     let far = door.reach(&backed.backing.backend).await?;
     let is_public = far.is_public(&backed.backing.bucket).await;
-    let is_public = Some(is_public.map_err(|it| told(&backed, &it))?);
+    let is_public = Some(is_public.map_err(|fault| told(&backed, &fault))?);
     answer(GetBucketPolicyStatusOutput { policy_status: Some(PolicyStatus { is_public }) })
 }
 
@@ -90,7 +90,7 @@ async fn set(door: &Arc<Door>, bucket: &str, policy: Option<&str>) -> S3Result<(
     let backed = whole(door, bucket).await?;
     let far = door.reach(&backed.backing.backend).await?;
     let done = far.set_policy(&backed.backing.bucket, policy).await;
-    done.map_err(|it| told(&backed, &it))
+    done.map_err(|fault| told(&backed, &fault))
 }
 
 /// `PutBucketPolicy`.

@@ -18,7 +18,7 @@ fn dirs(bucket: &str, prefix: &[u8]) -> Result<Vec<String>, ClientError> {
     if prefix.is_empty() {
         return Ok(all);
     }
-    let Some(key) = prefix.strip_suffix(b"/").filter(|it| !it.is_empty()) else {
+    let Some(key) = prefix.strip_suffix(b"/").filter(|key| !key.is_empty()) else {
         return Err(wrong(
             "a quota applies to a directory: use a prefix that ends with '/', or \"\" for the \
              whole bucket",
@@ -44,8 +44,11 @@ pub(super) fn set(
     (bucket, before): (&str, &Backing),
     rule: &Rule,
 ) -> Result<(), ClientError> {
-    let had =
-        before.rules.iter().find(|it| it.prefix == rule.prefix).map_or(0, |it| it.quota_bytes);
+    let had = before
+        .rules
+        .iter()
+        .find(|other| other.prefix == rule.prefix)
+        .map_or(0, |other| other.quota_bytes);
     if rule.quota_bytes == 0 {
         return if had == 0 { Ok(()) } else { take(volume, bucket, &rule.prefix) };
     }
@@ -95,8 +98,8 @@ pub(super) fn take(volume: &Volume, bucket: &str, prefix: &[u8]) -> Result<(), C
 /// Bounds the bytes of a directory; 0 for no bound. A bound of its inodes stays.
 fn limit(volume: &Volume, dir: &str, bytes: u64) -> Result<(), ClientError> {
     let own = volume.stat(dir)?.ino;
-    let before = volume.quota(dir)?.filter(|it| it.root == own);
-    let inodes = before.map_or(0, |it| it.limits.inodes);
+    let before = volume.quota(dir)?.filter(|quota| quota.root == own);
+    let inodes = before.map_or(0, |quota| quota.limits.inodes);
     volume.set_quota(dir, QuotaLimits { bytes, inodes })
 }
 

@@ -107,13 +107,13 @@ impl Backlog {
     /// Keys of all lanes.
     #[must_use]
     pub fn keys(&self) -> u64 {
-        self.lanes.iter().map(|it| it.keys).sum()
+        self.lanes.iter().map(|lane| lane.keys).sum()
     }
 
     /// Bytes of all lanes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.lanes.iter().map(|it| it.bytes).sum()
+        self.lanes.iter().map(|lane| lane.bytes).sum()
     }
 }
 
@@ -211,7 +211,7 @@ impl BucketRing {
     /// As for every call.
     pub fn list(&self) -> Result<Vec<(String, Backing)>, ClientError> {
         let all = self.volume.buckets()?;
-        Ok(all.into_iter().filter_map(|it| Some((it.name, it.backing?))).collect())
+        Ok(all.into_iter().filter_map(|bucket| Some((bucket.name, bucket.backing?))).collect())
     }
 
     /// The backing of a bucket; none if the bucket does not exist.
@@ -261,7 +261,7 @@ impl BucketRing {
         backings: impl Iterator<Item = &'a Backing>,
     ) -> Result<Servers, ClientError> {
         let mut servers = Servers::default();
-        let names: BTreeSet<&str> = backings.map(|it| it.backend.as_str()).collect();
+        let names: BTreeSet<&str> = backings.map(|backing| backing.backend.as_str()).collect();
         for name in names {
             match read(&self.volume, name) {
                 Ok(Some(settings)) => servers.note(name, &settings),
@@ -280,10 +280,10 @@ impl BucketRing {
         (backing, before): (&Backing, Option<&Backing>),
     ) -> Result<(), ClientError> {
         let all = self.list()?;
-        let backings = all.iter().map(|(_, it)| it).chain([backing]).chain(before);
+        let backings = all.iter().map(|(_, other)| other).chain([backing]).chain(before);
         let servers = self.servers(backings)?;
         for (name, other) in all.iter().filter(|(name, _)| name != bucket) {
-            let was_so = before.is_some_and(|it| disputed(it, other, &servers).is_some());
+            let was_so = before.is_some_and(|before| disputed(before, other, &servers).is_some());
             if let Some(place) = disputed(backing, other, &servers).filter(|_| !was_so) {
                 let fix = format!(
                     "'{name}' is backed by {} too, and at least one of the two is not shared: use \
@@ -308,11 +308,11 @@ impl BucketRing {
         settings: &BackendSettings,
     ) -> Result<(), ClientError> {
         let all = self.list()?;
-        let before = self.servers(all.iter().map(|it| &it.1))?;
+        let before = self.servers(all.iter().map(|entry| &entry.1))?;
         let mut after = before.clone();
         after.note(backend, settings);
-        for (name, backing) in all.iter().filter(|(_, it)| it.backend == backend) {
-            for (other_name, other) in all.iter().filter(|(_, it)| it.backend != backend) {
+        for (name, backing) in all.iter().filter(|(_, backing)| backing.backend == backend) {
+            for (other_name, other) in all.iter().filter(|(_, other)| other.backend != backend) {
                 let was_so = disputed(backing, other, &before).is_some();
                 if let Some(place) = disputed(backing, other, &after).filter(|_| !was_so) {
                     let fix = format!(
@@ -359,7 +359,7 @@ impl BucketRing {
     pub fn set_rule(&self, bucket: &str, rule: &Rule) -> Result<bool, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(false) };
         let before = backing.clone();
-        backing.rules.retain(|it| it.prefix != rule.prefix);
+        backing.rules.retain(|other| other.prefix != rule.prefix);
         backing.rules.push(rule.clone());
         backing.rules.sort_by(|one, other| one.prefix.cmp(&other.prefix));
         self.check_alone(bucket, (&backing, Some(&before)))?;
@@ -375,7 +375,7 @@ impl BucketRing {
     /// `InvalidArgument` if another bucket would then share the place; and as for every call.
     pub fn remove_rule(&self, bucket: &str, prefix: &[u8]) -> Result<Option<bool>, ClientError> {
         let Some(Some(mut backing)) = self.get(bucket)? else { return Ok(None) };
-        let Some(at) = backing.rules.iter().position(|it| it.prefix == prefix) else {
+        let Some(at) = backing.rules.iter().position(|rule| rule.prefix == prefix) else {
             return Ok(Some(false));
         };
         let before = backing.clone();
@@ -412,7 +412,7 @@ impl BucketRing {
             let mut head = BTreeMap::new();
             for lane in LANES {
                 let page = self.volume.queue_page(bucket, lane, None, PAGE)?;
-                head.extend(page.entries.into_iter().map(|it| (it.key, it.bytes)));
+                head.extend(page.entries.into_iter().map(|entry| (entry.key, entry.bytes)));
             }
             all.insert(bucket.clone(), head);
         }
@@ -439,7 +439,7 @@ impl BucketRing {
             gone.remove(key);
         })?;
         let ms = u64::try_from(RealClock::tick().since(heads.at).as_millis()).unwrap_or(u64::MAX);
-        let per_second = |it: u64| it.saturating_mul(1_000) / ms.max(1);
+        let per_second = |count: u64| count.saturating_mul(1_000) / ms.max(1);
         let (keys, bytes) = (gone.len() as u64, gone.values().sum());
         let rate = Lane { keys: per_second(keys), bytes: per_second(bytes) };
         all.rate = Some(rate).filter(|_| is_any);
@@ -497,7 +497,7 @@ impl BucketRing {
             let of_lane = &mut all.lanes[lane];
             of_lane.keys += 1;
             of_lane.bytes += entry.bytes;
-            all.oldest = Some(all.oldest.map_or(entry.since, |it| it.min(entry.since)));
+            all.oldest = Some(all.oldest.map_or(entry.since, |oldest| oldest.min(entry.since)));
             if entry.place.due_ms <= now_ms {
                 return Ok(());
             }
@@ -529,10 +529,10 @@ impl BucketRing {
             let mut after = None;
             loop {
                 let page = self.volume.queue_page(bucket, number, after, PAGE)?;
-                for entry in page.entries.iter().filter(|it| it.key.starts_with(prefix)) {
+                for entry in page.entries.iter().filter(|entry| entry.key.starts_with(prefix)) {
                     see(entry, lane, page.now_ms)?;
                 }
-                after = page.entries.last().map(|it| it.place);
+                after = page.entries.last().map(|entry| entry.place);
                 if page.end || after.is_none() {
                     break;
                 }
