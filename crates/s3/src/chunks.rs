@@ -62,7 +62,7 @@ impl Chunks {
 /// Whether `s3s` treats a body as chunked: its signature is in the headers and declares chunks.
 fn is_chunked(headers: &HeaderMap) -> bool {
     let begins = |name: &str, with: &[u8]| {
-        headers.get(name).is_some_and(|it| it.as_bytes().starts_with(with))
+        headers.get(name).is_some_and(|value| value.as_bytes().starts_with(with))
     };
     begins(AUTHORIZATION.as_str(), b"AWS4-") && begins("x-amz-content-sha256", b"STREAMING-")
 }
@@ -222,7 +222,7 @@ impl Cutter {
             State::Data { .. } | State::End { .. } => Err(INCOMPLETE),
             State::Line | State::Rest => {
                 let line = std::mem::take(&mut self.line);
-                self.out.extend(Some(line).filter(|it| !it.is_empty()).map(Bytes::from));
+                self.out.extend(Some(line).filter(|line| !line.is_empty()).map(Bytes::from));
                 Ok(())
             }
         }
@@ -256,7 +256,7 @@ mod tests {
     fn cut<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<u8>, Result<(), &'static str>) {
         let (mut cutter, mut all) = (Cutter::default(), Vec::new());
         let mut take = |cutter: &mut Cutter| {
-            cutter.out.drain(..).for_each(|it| all.extend_from_slice(&it));
+            cutter.out.drain(..).for_each(|piece| all.extend_from_slice(&piece));
         };
         for piece in pieces {
             let mut input = Bytes::copy_from_slice(piece);
@@ -313,13 +313,13 @@ mod tests {
             rng.fill(&mut bytes);
             let chunk_max = 1 + rng.index(6_000);
             let mut body = Vec::new();
-            for it in split(&bytes, chunk_max, &mut rng) {
+            for data in split(&bytes, chunk_max, &mut rng) {
                 let line = if rng.chance(1, 2) {
-                    format!("{:x}", it.len())
+                    format!("{:x}", data.len())
                 } else {
-                    format!("{:09X}", it.len())
+                    format!("{:09X}", data.len())
                 };
-                body.extend(chunk(&line, it));
+                body.extend(chunk(&line, data));
             }
             body.extend([b"0\r\n", TRAILER].concat());
             let piece_max = 1 + rng.index(2_000);

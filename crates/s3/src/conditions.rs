@@ -30,7 +30,7 @@ pub(crate) fn etag(text: &str) -> ETag {
 fn matches(condition: &ETagCondition, etag: &str) -> bool {
     match condition {
         ETagCondition::Any => true,
-        ETagCondition::ETag(it) => it.value() == etag,
+        ETagCondition::ETag(wanted) => wanted.value() == etag,
     }
 }
 

@@ -51,21 +51,24 @@ pub(crate) fn of(
     is_object: bool,
 ) -> S3Result<Option<Document>> {
     let query = uri.query().unwrap_or_default();
-    let mut names = query.split('&').map(|it| it.split_once('=').map_or(it, |(name, _)| name));
+    let mut names =
+        query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     let is_document = match *method {
-        Method::PUT => !is_object || names.any(|it| OF_OBJECTS.contains(&it)),
-        Method::POST => !is_object && names.any(|it| it == "delete"),
+        Method::PUT => !is_object || names.any(|name| OF_OBJECTS.contains(&name)),
+        Method::POST => !is_object && names.any(|name| name == "delete"),
         _ => false,
     };
-    let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
-    let is_in_chunks = text("x-amz-content-sha256").is_some_and(|it| it.starts_with("STREAMING-"));
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let is_in_chunks =
+        text("x-amz-content-sha256").is_some_and(|value| value.starts_with("STREAMING-"));
     if is_in_chunks && (is_document || *method == Method::POST) {
         return Err(absent("A chunked body (aws-chunked) that is not an object or a part"));
     }
     if !is_document {
         return Ok(None);
     }
-    let sums = Algorithm::ALL.map(|it| (it, text(it.header()).map(str::to_owned)));
+    let sums =
+        Algorithm::ALL.map(|algorithm| (algorithm, text(algorithm.header()).map(str::to_owned)));
     let sums = sums.each_ref().map(|(algorithm, sum)| (*algorithm, sum.as_ref()));
     let expected = Expected::new(text("content-md5"), &sums)?;
     Ok(Some(Document { expected, makes_bucket: *method == Method::PUT && !has_subresource(uri) }))
@@ -105,7 +108,7 @@ impl Reading {
     fn end(&mut self) -> S3Result<()> {
         let hasher = std::mem::replace(&mut self.hasher, Hasher::none());
         self.document.expected.check(&hasher.finish())?;
-        let has = |name: &[u8]| self.seen.windows(name.len()).any(|it| it == name);
+        let has = |name: &[u8]| self.seen.windows(name.len()).any(|window| window == name);
         if self.document.makes_bucket && (has(b"<Tags") || has(b":Tags")) {
             return Err(absent("CreateBucket with tags (use PutBucketTagging)"));
         }

@@ -215,12 +215,12 @@ impl Door {
 
     /// The record of a bucket, at most a second old; none if the bucket does not exist.
     pub(crate) async fn bucket(&self, name: &str) -> S3Result<Option<Arc<BucketRecord>>> {
-        Ok(self.about(name).await?.map(|it| it.record))
+        Ok(self.about(name).await?.map(|about| about.record))
     }
 
     /// The backing of a bucket, at most a second old.
     pub(crate) async fn backing(&self, name: &str) -> S3Result<Option<Arc<Backing>>> {
-        Ok(self.about(name).await?.and_then(|it| it.backing))
+        Ok(self.about(name).await?.and_then(|about| about.backing))
     }
 
     async fn about(&self, name: &str) -> S3Result<Option<About>> {

@@ -109,7 +109,7 @@ const CHECKSUMS: [&str; 8] =
 /// The names and values of a query.
 pub(crate) fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     let query = uri.query().unwrap_or_default();
-    query.split('&').filter(|it| !it.is_empty()).map(|pair| {
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (plain(name).unwrap_or_default(), plain(value).unwrap_or_default())
     })
@@ -117,15 +117,15 @@ pub(crate) fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
 
 /// Whether a request addresses a sub-resource of a bucket or object.
 pub(crate) fn has_subresource(uri: &Uri) -> bool {
-    pairs(uri).any(|(name, _)| SUBRESOURCES.iter().any(|(it, ..)| *it == name))
+    pairs(uri).any(|(name, _)| SUBRESOURCES.iter().any(|(resource, ..)| *resource == name))
 }
 
 /// Checks that no sub-resource is repeated, because version 2 signatures do not cover a repeated
 /// one, and that a version 2 signature covers each.
 fn check_once(names: &[String]) -> S3Result<()> {
-    let is_older = names.iter().any(|it| it == OLDER_SIGNATURE);
+    let is_older = names.iter().any(|name| name == OLDER_SIGNATURE);
     for (name, ..) in SUBRESOURCES {
-        let times = names.iter().filter(|it| *it == name).count();
+        let times = names.iter().filter(|other| *other == name).count();
         if times > 1 {
             return Err(refuse(S3ErrorCode::InvalidArgument, format!("Repeated: {name}")));
         }
@@ -139,11 +139,12 @@ fn check_once(names: &[String]) -> S3Result<()> {
 
 fn check_subresources(method: &Method, uri: &Uri, is_object: bool) -> S3Result<()> {
     let names: Vec<String> = pairs(uri).map(|(name, _)| name).collect();
-    if let Some(name) = names.iter().find(|it| UNKNOWN.contains(&it.as_str())) {
+    if let Some(name) = names.iter().find(|name| UNKNOWN.contains(&name.as_str())) {
         return Err(absent(&format!("The sub-resource '{name}'")));
     }
     check_once(&names)?;
-    let of_current = ["tagging", "acl"].iter().any(|it| names.iter().any(|name| name == it));
+    let of_current =
+        ["tagging", "acl"].iter().any(|resource| names.iter().any(|name| name == resource));
     let is_old = |(name, value): (String, String)| {
         name == "versionId" && !matches!(value.as_str(), "" | "null")
     };
@@ -153,16 +154,16 @@ fn check_subresources(method: &Method, uri: &Uri, is_object: bool) -> S3Result<(
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
     }
-    let known = |name: &String| SUBRESOURCES.iter().find(|(it, ..)| it == name);
+    let known = |name: &String| SUBRESOURCES.iter().find(|(resource, ..)| resource == name);
     for (name, of_bucket, of_object) in names.iter().filter_map(known) {
         let methods = if is_object { of_object } else { of_bucket };
-        if !methods.split(' ').any(|it| it == method.as_str()) {
+        if !methods.split(' ').any(|allowed| allowed == method.as_str()) {
             let message =
                 format!("The specified method is not allowed against this resource: {name}");
             return Err(refuse(S3ErrorCode::MethodNotAllowed, message));
         }
     }
-    let has = |name: &str| names.iter().any(|it| it == name);
+    let has = |name: &str| names.iter().any(|other| other == name);
     if *method == Method::PUT && has("partNumber") != has("uploadId") {
         let (one, other) =
             if has("partNumber") { ("partNumber", "uploadId") } else { ("uploadId", "partNumber") };
@@ -175,15 +176,16 @@ fn check_subresources(method: &Method, uri: &Uri, is_object: bool) -> S3Result<(
 fn check_headers(headers: &HeaderMap) -> S3Result<()> {
     let names = || headers.keys().map(HeaderName::as_str);
     for (start, what) in HEADERS {
-        if names().any(|it| it.starts_with(start)) {
+        if names().any(|name| name.starts_with(start)) {
             return Err(absent(what));
         }
     }
-    let unknown = |it: &&str| it.strip_prefix(CHECKSUM).is_some_and(|it| !CHECKSUMS.contains(&it));
+    let unknown =
+        |name: &&str| name.strip_prefix(CHECKSUM).is_some_and(|kind| !CHECKSUMS.contains(&kind));
     if let Some(name) = names().find(unknown) {
         return Err(absent(&format!("A checksum of this kind ({name})")));
     }
-    if headers.get("content-md5").is_some_and(|it| it.as_bytes().trim_ascii().is_empty()) {
+    if headers.get("content-md5").is_some_and(|value| value.as_bytes().trim_ascii().is_empty()) {
         return Err(S3ErrorCode::InvalidDigest.into());
     }
     Ok(())
@@ -196,7 +198,7 @@ fn check_headers(headers: &HeaderMap) -> S3Result<()> {
 /// `AccessDenied`; `InvalidArgument` for two signatures, `InvalidRequest` for an unsupported kind.
 pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
-    let authorization = headers.get(AUTHORIZATION).map(|it| it.to_str().unwrap_or_default());
+    let authorization = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default());
     let told = pairs(uri).filter(|(name, _)| is(name, "X-Amz-SignedHeaders"));
     let mut in_query: Vec<String> = told.map(|(_, value)| value).collect();
     let is_presigned = !in_query.is_empty() || pairs(uri).any(|(name, _)| is(&name, SIGNATURE));
@@ -205,13 +207,13 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
     }
     let signed = match (authorization, is_presigned) {
         (None, false) => return Ok(()),
-        (Some(it), false) if it.split_ascii_whitespace().next() == Some(ALGORITHM) => {
+        (Some(header), false) if header.split_ascii_whitespace().next() == Some(ALGORITHM) => {
             let parts = ["Credential=", "SignedHeaders=", "Signature="];
-            if !parts.into_iter().all(|part| it.contains(part)) {
+            if !parts.into_iter().all(|part| header.contains(part)) {
                 let message = "The authorization header is malformed; the authorization header requires three components: Credential, SignedHeaders, and Signature.";
                 return Err(refuse(S3ErrorCode::AuthorizationHeaderMalformed, message));
             }
-            let signed = it.split("SignedHeaders=").nth(1).unwrap_or_default();
+            let signed = header.split("SignedHeaders=").nth(1).unwrap_or_default();
             signed.split(',').next().unwrap_or_default().to_owned()
         }
         (Some(_), false) => {
@@ -224,7 +226,7 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
             return Err(refuse(S3ErrorCode::InvalidArgument, message));
         }
     };
-    let is_signed = |name: &str| signed.split(';').any(|it| it.trim() == name);
+    let is_signed = |name: &str| signed.split(';').any(|other| other.trim() == name);
     let counts = |name: &str| name == HOST || name.starts_with("x-amz-");
     // A hash of the body is checked separately.
     let is_free = |name: &str| name == "x-amz-content-sha256";
@@ -243,7 +245,7 @@ pub(crate) fn check_signed(uri: &Uri, headers: &HeaderMap) -> S3Result<()> {
 fn check_nobodys(uri: &Uri) -> S3Result<()> {
     let mut names = pairs(uri).map(|(name, _)| name.to_ascii_lowercase());
     let is_signed = pairs(uri).any(|(name, _)| name == OLDER_SIGNATURE || name == SIGNATURE);
-    if !is_signed && names.any(|it| it.starts_with("response-")) {
+    if !is_signed && names.any(|name| name.starts_with("response-")) {
         let message =
             "Request specific response headers cannot be used for anonymous GET requests.";
         return Err(refuse(S3ErrorCode::InvalidRequest, message));
@@ -261,8 +263,8 @@ fn check_valid(uri: &Uri) -> S3Result<()> {
         Ok(0) => {
             return Err(refuse(S3ErrorCode::AccessDenied, "Request has expired"));
         }
-        Ok(it) if it < 0 => "X-Amz-Expires must be non-negative",
-        Ok(it) if it > VALID_MAX => {
+        Ok(seconds) if seconds < 0 => "X-Amz-Expires must be non-negative",
+        Ok(seconds) if seconds > VALID_MAX => {
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than 604800 seconds"
         }
         Ok(_) => return Ok(()),
@@ -279,17 +281,18 @@ fn check_valid(uri: &Uri) -> S3Result<()> {
 pub(crate) fn form(method: &Method, headers: &HeaderMap) -> S3Result<Option<u64>> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok();
     let mut kinds = headers.get_all(CONTENT_TYPE).iter();
-    let is_plain = kinds.next().is_none_or(|it| it.to_str().is_ok()) && kinds.next().is_none();
+    let is_plain = kinds.next().is_none_or(|kind| kind.to_str().is_ok()) && kinds.next().is_none();
     if *method == Method::POST && !is_plain {
         let message = "A request can have only one Content-Type, in ASCII";
         return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
-    let is_form = text(CONTENT_TYPE)
-        .is_some_and(|it| it.trim_start().to_ascii_lowercase().starts_with("multipart/form-data"));
+    let is_form = text(CONTENT_TYPE).is_some_and(|kind| {
+        kind.trim_start().to_ascii_lowercase().starts_with("multipart/form-data")
+    });
     if *method != Method::POST || !is_form {
         return Ok(None);
     }
-    let len = text(CONTENT_LENGTH).and_then(|it| it.parse().ok());
+    let len = text(CONTENT_LENGTH).and_then(|len| len.parse().ok());
     match len.ok_or(S3ErrorCode::MissingContentLength)? {
         len if len > FORM_MAX => {
             let message = format!(
@@ -350,7 +353,7 @@ mod tests {
     fn code(method: &Method, uri: &'static str, is_object: bool) -> Option<String> {
         let headers = HeaderMap::new();
         let done = check(method, &Uri::from_static(uri), &headers, is_object);
-        done.err().map(|it| it.code().as_str().to_owned())
+        done.err().map(|error| error.code().as_str().to_owned())
     }
 
     #[test]
@@ -395,7 +398,7 @@ mod tests {
             headers.insert(HOST, HeaderValue::from_static("a"));
             headers.insert(extra, HeaderValue::from_static("1"));
             let done = check_signed(&uri.parse().unwrap(), &headers);
-            done.map_err(|it| it.code().as_str().to_owned())
+            done.map_err(|error| error.code().as_str().to_owned())
         };
         let line = |signed: &str| {
             format!("AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders={signed}, Signature=c")

@@ -272,7 +272,7 @@ async fn connection(
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(stream: S, front: Arc<Front>) {
     let answer = service_fn(move |request| {
         let front = Arc::clone(&front);
-        async move { front.answer(request).await.map(|it| it.map(Joined::new)) }
+        async move { front.answer(request).await.map(|response| response.map(Joined::new)) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

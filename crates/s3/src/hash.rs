@@ -50,7 +50,8 @@ impl Algorithm {
     /// # Errors
     /// `InvalidRequest` for another.
     pub(crate) fn named(name: &str) -> S3Result<Self> {
-        let found = Self::ALL.into_iter().find(|it| it.name().eq_ignore_ascii_case(name));
+        let found =
+            Self::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name));
         found.ok_or_else(|| {
             refuse(
                 S3ErrorCode::InvalidRequest,
@@ -105,12 +106,12 @@ impl Sum {
     /// Whether it is well-formed; it may come from an untrusted source.
     pub(crate) fn is_one(&self) -> bool {
         let digest = if self.composite {
-            let counted = self.value.split_once('-').filter(|it| it.1.parse::<u16>().is_ok());
-            counted.map(|it| it.0)
+            let counted = self.value.split_once('-').filter(|pair| pair.1.parse::<u16>().is_ok());
+            counted.map(|pair| pair.0)
         } else {
             Some(self.value.as_str())
         };
-        digest.and_then(unbase64).is_some_and(|it| it.len() == self.algorithm.len())
+        digest.and_then(unbase64).is_some_and(|bytes| bytes.len() == self.algorithm.len())
     }
 }
 
@@ -136,7 +137,10 @@ pub(crate) struct Digest {
 impl Hasher {
     /// MD5 and this checksum.
     pub(crate) fn new(algorithm: Option<Algorithm>) -> Self {
-        Self { md5: Some(Md5::new()), sum: algorithm.map(|it| (it, running(it))) }
+        Self {
+            md5: Some(Md5::new()),
+            sum: algorithm.map(|algorithm| (algorithm, running(algorithm))),
+        }
     }
 
     /// The checksum alone.
@@ -279,7 +283,7 @@ pub(crate) fn unbase64(text: &str) -> Option<Vec<u8>> {
     }
     let (mut word, mut bits, mut bytes) = (0_u32, 0, Vec::new());
     for sign in body.bytes() {
-        let value = BASE64.iter().position(|it| *it == sign)?;
+        let value = BASE64.iter().position(|letter| *letter == sign)?;
         word = word << 6 | u32::try_from(value).ok()?;
         bits += 6;
         if bits >= 8 {
@@ -303,7 +307,7 @@ impl Expected {
     /// # Errors
     /// `InvalidDigest` and `InvalidRequest` for invalid values.
     pub(crate) fn new(md5: Option<&str>, sums: &[(Algorithm, Option<&String>)]) -> S3Result<Self> {
-        let digest = |text: &str| unbase64(text).filter(|it| it.len() == 16);
+        let digest = |text: &str| unbase64(text).filter(|bytes| bytes.len() == 16);
         let md5 = match md5 {
             Some(text) => Some(digest(text).ok_or(S3ErrorCode::InvalidDigest)?),
             None => None,

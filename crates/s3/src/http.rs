@@ -106,13 +106,13 @@ fn about(path: &str, is_bucket_in_host: bool) -> (Option<String>, bool) {
     let inner = told.strip_prefix('/').unwrap_or(&told);
     let (first, rest) = inner.split_once('/').unwrap_or((inner, ""));
     let is_object = !if is_bucket_in_host { inner } else { rest }.is_empty();
-    (Some(first.to_owned()).filter(|it| !it.is_empty()), is_object)
+    (Some(first.to_owned()).filter(|bucket| !bucket.is_empty()), is_object)
 }
 
 /// The key of an object that a request reads.
 fn key_of(headers: &HeaderMap, path: &str, is_bucket_in_host: bool) -> String {
     let source = text(headers, "x-amz-copy-source");
-    let path = source.map_or(path, |it| it.split('?').next().unwrap_or_default());
+    let path = source.map_or(path, |source| source.split('?').next().unwrap_or_default());
     let told = plain(path).unwrap_or_default();
     let inner = told.strip_prefix('/').unwrap_or(&told);
     if is_bucket_in_host && source.is_none() {
@@ -127,7 +127,7 @@ fn date_signed(headers: &mut HeaderMap) {
         return;
     }
     let stamp = text(headers, DATE).and_then(stamp_of);
-    if let Some(value) = stamp.and_then(|it| HeaderValue::from_str(&it).ok()) {
+    if let Some(value) = stamp.and_then(|stamp| HeaderValue::from_str(&stamp).ok()) {
         headers.insert(AMZ_DATE, value);
     }
 }
@@ -147,8 +147,8 @@ fn stamp_of(date: &str) -> Option<String> {
     let mut stamp = Vec::new();
     time.format(TimestampFormat::DateTime, &mut stamp).ok()?;
     // `2026-11-23T20:53:53.000Z` without fraction and separators.
-    let seconds = std::str::from_utf8(stamp.split(|it| *it == b'.').next()?).ok()?;
-    Some(seconds.chars().filter(|it| !"-:Z".contains(*it)).chain(['Z']).collect())
+    let seconds = std::str::from_utf8(stamp.split(|byte| *byte == b'.').next()?).ok()?;
+    Some(seconds.chars().filter(|sign| !"-:Z".contains(*sign)).chain(['Z']).collect())
 }
 
 /// The URL of a request's bucket for its client, which may use a proxy that terminates TLS.
@@ -157,7 +157,7 @@ fn bucket_url(path: &str, headers: &HeaderMap, is_tls: bool) -> String {
     let Some(host) = text(headers, HOST) else { return format!("{path}/") };
     let own = if is_tls { "https" } else { "http" };
     let told = text(headers, "x-forwarded-proto").map(str::trim);
-    let scheme = told.filter(|it| ["http", "https"].contains(it)).unwrap_or(own);
+    let scheme = told.filter(|scheme| ["http", "https"].contains(scheme)).unwrap_or(own);
     format!("{scheme}://{host}{path}/")
 }
 
@@ -195,7 +195,9 @@ impl Front {
         let host = text(headers, HOST).unwrap_or_default();
         let host = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let domain = self.door.settings.domain.as_deref();
-        let below = domain.and_then(|it| host.strip_suffix(it)).and_then(|it| it.strip_suffix('.'));
+        let below = domain
+            .and_then(|domain| host.strip_suffix(domain))
+            .and_then(|rest| rest.strip_suffix('.'));
         let (first, is_object) = about(&path, below.is_some());
         Asked {
             method: request.method().clone(),
@@ -205,7 +207,7 @@ impl Front {
             bucket: below.map(str::to_owned).or(first),
             is_object,
             key: key_of(headers, &path, below.is_some()),
-            len: text(headers, CONTENT_LENGTH).and_then(|it| it.parse().ok()).unwrap_or(0),
+            len: text(headers, CONTENT_LENGTH).and_then(|len| len.parse().ok()).unwrap_or(0),
             path,
             region: Arc::clone(&self.region),
             unread: Unread::new(request.body()),
@@ -217,7 +219,7 @@ impl Front {
     fn health<T>(&self, request: &Request<T>, asked: &Asked) -> Option<Response<Body>> {
         let what = request.uri().path().strip_prefix(HEALTH)?;
         // As a host name, a bucket may contain this path.
-        let is_of_bucket = asked.bucket.as_ref().is_some_and(|it| it != "minio");
+        let is_of_bucket = asked.bucket.as_ref().is_some_and(|bucket| bucket != "minio");
         let is_probe = !is_of_bucket
             && matches!(*request.method(), Method::GET | Method::HEAD)
             && request.uri().query().is_none()
@@ -332,7 +334,7 @@ impl Front {
             return written(error);
         }
         let first = first?;
-        match again.and_then(|it| it.request(&first)) {
+        match again.and_then(|again| again.request(&first)) {
             Some(request) => self.service.call(request).await,
             None => Ok(first),
         }
@@ -492,8 +494,8 @@ fn finish(asked: &Asked, response: &mut Response<Body>) {
 /// Escapes carriage returns: a key may have one, `s3s` writes it unescaped, and XML parsers would
 /// then read a line feed.
 fn escape_returns(response: &mut Response<Body>) {
-    let is_document =
-        text(response.headers(), CONTENT_TYPE).is_some_and(|it| it.starts_with("application/xml"));
+    let is_document = text(response.headers(), CONTENT_TYPE)
+        .is_some_and(|kind| kind.starts_with("application/xml"));
     let Some(bytes) = response.body().bytes().filter(|_| is_document) else { return };
     if memchr::memchr(b'\r', &bytes).is_none() {
         return;

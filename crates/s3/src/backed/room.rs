@@ -91,10 +91,10 @@ impl Cached {
 
 /// Whether an error means that the pool has no room; a quota is a different error.
 pub(crate) fn is_full(error: &S3Error) -> bool {
-    let source = error.source().and_then(|it| it.downcast_ref::<ClientError>());
-    source.is_some_and(|it| match it {
+    let source = error.source().and_then(|source| source.downcast_ref::<ClientError>());
+    source.is_some_and(|cause| match cause {
         ClientError::File { source, .. } => *source == MetaError::NoSpace,
-        it => it.kind() == ErrorKind::NoSpace,
+        cause => cause.kind() == ErrorKind::NoSpace,
     })
 }
 
@@ -154,7 +154,7 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
     let (buckets, usage) = door
         .blocking(|store| {
             let buckets = store.buckets().in_bucket()?;
-            let is_any = buckets.iter().any(|it| it.backing.is_some());
+            let is_any = buckets.iter().any(|bucket| bucket.backing.is_some());
             let usage = is_any.then(|| store.usage().in_bucket()).transpose()?;
             Ok((buckets, usage))
         })
@@ -177,9 +177,9 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
     let now = RealClock::tick();
     room.given.retain(|(at, _)| now.since(*at) < FREED);
     over = over.saturating_sub(room.given.iter().map(|(_, bytes)| bytes).sum());
-    let backed = buckets.into_iter().filter_map(|it| Some((it.name, it.backing?)));
+    let backed = buckets.into_iter().filter_map(|bucket| Some((bucket.name, bucket.backing?)));
     let backed: Vec<(String, Backing)> = backed.collect();
-    room.buckets.retain(|name, _| backed.iter().any(|(it, _)| it == name));
+    room.buckets.retain(|name, _| backed.iter().any(|(known, _)| known == name));
     for (name, backing) in backed {
         let of = room.buckets.entry(name.clone()).or_insert_with(|| OfBucket::new(now));
         let given = of.evict(door, (&name, &backing), over).await?;
@@ -193,7 +193,7 @@ async fn once(door: &Arc<Door>, room: &mut Room) -> S3Result<()> {
         of.adopt(door, (&name, &backing)).await?;
     }
     let is_awaited = room.gave.is_some_and(|at| now.since(at) < AWAITED);
-    let has_relief = is_awaited || room.buckets.values().any(|it| !it.is_barren(now));
+    let has_relief = is_awaited || room.buckets.values().any(|bucket| !bucket.is_barren(now));
     door.cached.has_relief.store(has_relief, Ordering::Relaxed);
     Ok(())
 }
@@ -248,8 +248,8 @@ impl OfBucket {
             let walked = door
                 .blocking(move |store| Walked::of(store, (&bucket, &of)).map_err(in_bucket))
                 .await?;
-            let bound = Some(backing.cache_bytes).filter(|it| *it > 0);
-            wanted = over.max(bound.map_or(0, |it| walked.cached.saturating_sub(it)));
+            let bound = Some(backing.cache_bytes).filter(|bytes| *bytes > 0);
+            wanted = over.max(bound.map_or(0, |bound| walked.cached.saturating_sub(bound)));
             oldest = walked.oldest;
             let end = RealClock::tick();
             self.barren = (!walked.has_relief).then_some(end);
@@ -286,12 +286,12 @@ fn give(
     let (mut keys, mut bytes, mut seen) = (0, 0, 0);
     // Keys evicted by another gateway count too.
     while seen < wanted
-        && let Some(it) = oldest.pop()
+        && let Some(clean) = oldest.pop()
     {
-        seen += it.size;
-        if store.evict(bucket, &it.key, it.seq)? {
+        seen += clean.size;
+        if store.evict(bucket, &clean.key, clean.seq)? {
             keys += 1;
-            bytes += it.size;
+            bytes += clean.size;
         }
     }
     Ok((keys, bytes))
@@ -339,7 +339,7 @@ impl Walked {
             }
         }
         let mut oldest = oldest.into_vec();
-        oldest.sort_by_key(|it| Reverse((it.since, it.seq)));
+        oldest.sort_by_key(|clean| Reverse((clean.since, clean.seq)));
         Ok(Self { oldest, cached, has_relief })
     }
 }

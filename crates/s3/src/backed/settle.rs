@@ -53,19 +53,19 @@ pub(crate) async fn admit_removal(
     (bucket, key): (&str, &str),
 ) -> S3Result<Written> {
     let backed = door.backed(bucket).await?;
-    let mode = backed.as_ref().map(|it| it.mode_of(key));
+    let mode = backed.as_ref().map(|backed| backed.mode_of(key));
     Ok(Written { backed, is_through: mode == Some(Mode::WriteThrough) })
 }
 
 impl Written {
     /// Whether the key is persisted to a backend.
     pub(crate) fn goes_behind(&self, key: &str) -> bool {
-        self.backed.as_ref().is_some_and(|it| it.mode_of(key) != Mode::Transient)
+        self.backed.as_ref().is_some_and(|backed| backed.mode_of(key) != Mode::Transient)
     }
 
     /// Replicas of the bytes in the pool; 0 for the default of the pool.
     pub(crate) fn replicas(&self, key: &str) -> u8 {
-        self.backed.as_ref().map_or(0, |it| it.replicas_of(key))
+        self.backed.as_ref().map_or(0, |backed| backed.replicas_of(key))
     }
 
     /// Ends a completed write: waits for the backend if the rule demands it. Returns the state for
@@ -90,7 +90,7 @@ impl Written {
 async fn state(door: &Arc<Door>, backed: &Backed, key: &str) -> S3Result<Option<KeyState>> {
     let (bucket, asked) = (backed.bucket.clone(), key.to_owned());
     let look = move |store: &crate::store::Store| {
-        store.look_up(&bucket, asked.as_bytes(), false).in_bucket().map(|it| it.state)
+        store.look_up(&bucket, asked.as_bytes(), false).in_bucket().map(|found| found.state)
     };
     door.blocking(look).await
 }
