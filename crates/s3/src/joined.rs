@@ -97,7 +97,7 @@ where
                 break;
             }
             let trailers = |frame: Frame<Bytes>| frame.map_data(|data| Parts([data].into()));
-            return Poll::Ready(other.map(|it| it.map(trailers)));
+            return Poll::Ready(other.map(|frame| frame.map(trailers)));
         }
         Poll::Ready(Some(Ok(Frame::data(parts))))
     }
@@ -213,7 +213,7 @@ mod tests {
             parts.advance(count);
             let mut slices = [IoSlice::new(&[]); 3];
             let used = parts.chunks_vectored(&mut slices);
-            let all: Vec<u8> = slices[..used].iter().flat_map(|it| it.to_vec()).collect();
+            let all: Vec<u8> = slices[..used].iter().flat_map(|slice| slice.to_vec()).collect();
             assert_eq!((all.as_slice(), parts.remaining()), (left.as_bytes(), left.len()));
             assert!(left.as_bytes().starts_with(parts.chunk()));
         }

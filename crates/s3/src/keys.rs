@@ -62,12 +62,12 @@ impl Key {
     /// Whether the credential permits a bucket.
     #[must_use]
     pub fn allows(&self, bucket: &str) -> bool {
-        self.buckets.is_empty() || self.buckets.iter().any(|it| it == bucket)
+        self.buckets.is_empty() || self.buckets.iter().any(|allowed| allowed == bucket)
     }
 }
 
 fn is_access_key(text: &str) -> bool {
-    (3..=128).contains(&text.len()) && text.bytes().all(|it| it.is_ascii_alphanumeric())
+    (3..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 fn path_of(access_key: &str) -> String {
@@ -173,7 +173,7 @@ impl KeyRing {
 /// # Errors
 /// `InvalidArgument`.
 pub(crate) fn check_tenant(name: &str) -> Result<(), ClientError> {
-    let is_fine = |it: u8| it.is_ascii_alphanumeric() || b"._-".contains(&it);
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if (1..=TENANT_MAX).contains(&name.len()) && name.bytes().all(is_fine) {
         return Ok(());
     }
@@ -192,8 +192,9 @@ fn secret() -> Result<String, ClientError> {
         let mut bytes = [0; 64];
         Rng::fill_from_os(&mut bytes).map_err(|error| wrong("random", error.to_string()))?;
         // Values that would favour some characters are discarded.
-        let fair = bytes.iter().map(|byte| usize::from(byte & 63)).filter(|it| *it < SIGNS.len());
-        text.extend(fair.map(|it| char::from(SIGNS[it])));
+        let fair =
+            bytes.iter().map(|byte| usize::from(byte & 63)).filter(|index| *index < SIGNS.len());
+        text.extend(fair.map(|index| char::from(SIGNS[index])));
     }
     text.truncate(SECRET_LEN);
     Ok(text)
@@ -217,8 +218,8 @@ fn names(volume: &Volume) -> Result<Vec<String>, ClientError> {
     match volume.list(FOLDERS[2]) {
         Ok(entries) => {
             let names =
-                entries.into_iter().map(|it| String::from_utf8(it.name.as_bytes().to_vec()));
-            Ok(names.filter_map(Result::ok).filter(|it| is_access_key(it)).collect())
+                entries.into_iter().map(|entry| String::from_utf8(entry.name.as_bytes().to_vec()));
+            Ok(names.filter_map(Result::ok).filter(|name| is_access_key(name)).collect())
         }
         Err(ClientError::File { source: MetaError::NotFound, .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
@@ -277,7 +278,7 @@ pub(crate) fn is_any(store: &Store) -> Result<bool, ClientError> {
 /// # Errors
 /// `InvalidArgument` otherwise.
 pub(crate) fn check_tenants(store: &Store, tenants: &[String]) -> S3Result<()> {
-    let keys = all(store).map_err(|it| told(it, S3ErrorCode::InternalError))?;
+    let keys = all(store).map_err(|error| told(error, S3ErrorCode::InternalError))?;
     // The first tenant may have no key except that in a gateway's environment.
     let is_there =
         |name: &String| name == DEFAULT_TENANT || keys.iter().any(|key| key.tenant == *name);
@@ -308,7 +309,7 @@ mod tests {
     fn secrets_differ_and_have_their_length() {
         let (one, other) = (secret().unwrap(), secret().unwrap());
         assert_ne!(one, other);
-        assert!(one.len() == SECRET_LEN && one.bytes().all(|it| it.is_ascii_alphanumeric()));
+        assert!(one.len() == SECRET_LEN && one.bytes().all(|byte| byte.is_ascii_alphanumeric()));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) type Work = JoinHandle<Result<Response<Body>, HttpError>>;
 pub(crate) fn may_be<T>(request: &Request<T>) -> bool {
     let query = request.uri().query().unwrap_or_default();
     match *request.method() {
-        Method::POST => query.split('&').any(|it| it.starts_with("uploadId=")),
+        Method::POST => query.split('&').any(|pair| pair.starts_with("uploadId=")),
         Method::PUT => request.headers().contains_key("x-amz-copy-source"),
         _ => false,
     }
@@ -54,7 +54,7 @@ struct Late {
 /// A document without its declaration, which was already sent.
 fn rest(document: &Bytes) -> Bytes {
     let is_declared = document.starts_with(b"<?xml");
-    let end = document.windows(2).position(|it| it == b"?>").filter(|_| is_declared);
+    let end = document.windows(2).position(|window| window == b"?>").filter(|_| is_declared);
     document.slice(end.map_or(0, |at| at + 2)..)
 }
 
@@ -73,9 +73,11 @@ impl hyper::body::Body for Late {
         let Some(work) = &mut self.work else { return Poll::Ready(None) };
         if let Poll::Ready(done) = Pin::new(work).poll(cx) {
             self.work = None;
-            let told = done.map_err(StdError::from).and_then(|it| it.map_err(StdError::from));
-            let document = told.map(|mut it| it.body_mut().take_bytes().unwrap_or_default());
-            return Poll::Ready(Some(document.map(|it| Frame::data(rest(&it)))));
+            let told =
+                done.map_err(StdError::from).and_then(|answer| answer.map_err(StdError::from));
+            let document =
+                told.map(|mut response| response.body_mut().take_bytes().unwrap_or_default());
+            return Poll::Ready(Some(document.map(|document| Frame::data(rest(&document)))));
         }
         match self.pause.poll_tick(cx) {
             Poll::Ready(_) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b" "))))),

@@ -92,7 +92,7 @@ impl<T: Clone> Lately<T> {
 
     fn forget(&self, name: &str, only: Option<&Cell<T>>) {
         let mut all = self.known.lock();
-        let is_it = |known: &Known<T>| only.is_none_or(|it| Arc::ptr_eq(&known.cell, it));
+        let is_it = |known: &Known<T>| only.is_none_or(|cell| Arc::ptr_eq(&known.cell, cell));
         if all.get(name).is_some_and(is_it) {
             all.remove(name);
         }

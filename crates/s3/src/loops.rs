@@ -66,7 +66,8 @@ impl EventLoop {
 
     /// Ends the loops in parallel, and waits for them.
     pub(crate) fn end_all(loops: Vec<Self>) {
-        let threads: Vec<_> = loops.into_iter().map(|it| (drop(it.stop), it.thread).1).collect();
+        let threads: Vec<_> =
+            loops.into_iter().map(|worker| (drop(worker.stop), worker.thread).1).collect();
         for thread in threads {
             let _ = thread.join();
         }
@@ -102,7 +103,7 @@ impl Drop for Seat {
 impl Seats {
     /// The loop with the fewest connections.
     pub(crate) fn freest(all: &[Self]) -> Option<&Self> {
-        all.iter().min_by_key(|it| it.taken.load(Ordering::Relaxed))
+        all.iter().min_by_key(|worker| worker.taken.load(Ordering::Relaxed))
     }
 
     /// Makes the loop serve a connection that another loop accepted.

@@ -95,7 +95,10 @@ impl Default for Metrics {
 impl Metrics {
     /// Records an answer with this status.
     pub(crate) fn answered(&self, name: &str, (status, took): (u16, Duration)) {
-        let place = OPERATIONS.iter().position(|it| *it == name).unwrap_or(OPERATIONS.len() - 1);
+        let place = OPERATIONS
+            .iter()
+            .position(|operation| *operation == name)
+            .unwrap_or(OPERATIONS.len() - 1);
         let operation = &self.operations[place];
         operation.seconds.observe(took);
         match status {
@@ -119,7 +122,7 @@ impl Metrics {
                 "millpond_s3_request_seconds",
                 "Time from a request's header to the header of its answer.",
             ),
-            all().map(|(name, it)| (labels(name), it.seconds.snapshot())),
+            all().map(|(name, operation)| (labels(name), operation.seconds.snapshot())),
         );
         page.many(
             (
@@ -127,7 +130,7 @@ impl Metrics {
                 "Requests answered with a status of 400 to 499.",
             ),
             "counter",
-            all().map(|(name, it)| (labels(name), it.refused.get())),
+            all().map(|(name, operation)| (labels(name), operation.refused.get())),
         );
         page.many(
             (
@@ -135,7 +138,7 @@ impl Metrics {
                 "Requests answered with a status of 500 or more.",
             ),
             "counter",
-            all().map(|(name, it)| (labels(name), it.failed.get())),
+            all().map(|(name, operation)| (labels(name), operation.failed.get())),
         );
         for (family, kind, value) in self.singles() {
             page.one(family, kind, value);

@@ -33,7 +33,7 @@ fn list(
     };
     let (list, named) = Acl::of(policy)?;
     // A list cannot change the owner.
-    if named.is_some_and(|it| it != owner) {
+    if named.is_some_and(|name| name != owner) {
         Err(S3ErrorCode::AccessDenied.into())
     } else {
         Ok(list)
@@ -82,7 +82,7 @@ pub(crate) async fn get_object(
 ) -> Answer<GetObjectAclOutput> {
     let who = who_asks(&request)?;
     let (bucket, key) = (request.input.bucket, request.input.key);
-    let (view, _) = view(door, (&bucket, &key)).await.map_err(|it| who.told(it))?;
+    let (view, _) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
     who.check(&view.record, Permission::ReadAcp)?;
     answer(GetObjectAclOutput {
         grants: Some(who.list_of(&view.record).told()),
@@ -100,7 +100,7 @@ pub(crate) async fn put_object(
     let who = who_asks(&request)?;
     let input = request.input;
     let at = (input.bucket.as_str(), input.key.as_str());
-    let (view, _) = view(door, at).await.map_err(|it| who.told(it))?;
+    let (view, _) = view(door, at).await.map_err(|error| who.told(error))?;
     who.check(&view.record, Permission::WriteAcp)?;
     let owner = who.owner_of(&view.record).to_owned();
     let (wished, policy) = (wished!(input, grant_write), input.access_control_policy.as_ref());

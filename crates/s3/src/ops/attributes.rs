@@ -43,7 +43,7 @@ fn page(
         .collect();
     let is_truncated = told.len() > max;
     told.truncate(max);
-    let last = told.last().and_then(|it| it.part_number);
+    let last = told.last().and_then(|part| part.part_number);
     Ok(GetObjectAttributesParts {
         total_parts_count: Some(count(parts.count as usize)),
         max_parts: Some(count(max)),
@@ -61,14 +61,14 @@ pub(crate) async fn get(
 ) -> Answer<GetObjectAttributesOutput> {
     let who = who_asks(&request)?;
     let input = request.input;
-    if input.version_id.as_ref().is_some_and(|it| it != "null") {
+    if input.version_id.as_ref().is_some_and(|version| version != "null") {
         return Err(absent("A version of an object (versionId)"));
     }
     // One header may have several names, which `s3s` does not split.
-    let names = input.object_attributes.iter().flat_map(|it| it.as_str().split(','));
+    let names = input.object_attributes.iter().flat_map(|attribute| attribute.as_str().split(','));
     let names: Vec<&str> = names.map(str::trim).collect();
     let known = ["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"];
-    if names.is_empty() || names.iter().any(|it| !known.contains(it)) {
+    if names.is_empty() || names.iter().any(|name| !known.contains(name)) {
         return Err(refuse(S3ErrorCode::InvalidArgument, "Invalid attribute name specified."));
     }
     let (bucket, key) = (input.bucket, input.key);

@@ -45,8 +45,8 @@ const EU: (&str, &str) = ("EU", "eu-west-1");
 fn check_name(name: &str) -> S3Result<()> {
     let is_wrong = name.contains(".-")
         || name.contains("-.")
-        || HEADS.iter().any(|it| name.starts_with(it))
-        || TAILS.iter().any(|it| name.ends_with(it));
+        || HEADS.iter().any(|head| name.starts_with(head))
+        || TAILS.iter().any(|tail| name.ends_with(tail));
     if is_wrong { Err(S3ErrorCode::InvalidBucketName.into()) } else { Ok(()) }
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn create(
         return Err(absent("Object lock (x-amz-bucket-object-lock-enabled)"));
     }
     let wished = input.create_bucket_configuration.as_ref();
-    if wished.is_some_and(|it| it.bucket.is_some() || it.location.is_some()) {
+    if wished.is_some_and(|wished| wished.bucket.is_some() || wished.location.is_some()) {
         return Err(absent("A directory bucket (Bucket, Location)"));
     }
     let name = input.bucket;
@@ -94,7 +94,7 @@ fn make(
     if there.acl != record.acl {
         return Err(refuse(S3ErrorCode::BucketAlreadyExists, OTHER_LIST));
     }
-    let is_first = [record, &there].iter().all(|it| place_of(it, own) == FIRST_REGION);
+    let is_first = [record, &there].iter().all(|bucket| place_of(bucket, own) == FIRST_REGION);
     if is_first { Ok(()) } else { Err(error) }
 }
 
@@ -103,11 +103,11 @@ fn make(
 /// # Errors
 /// `InvalidLocationConstraint` for an invalid region name.
 fn place(named: &str) -> S3Result<String> {
-    let is_sign = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit();
+    let is_sign = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [named.bytes().next(), named.bytes().last()];
     let is_name = named.len() <= REGION_MAX
-        && ends.into_iter().all(|it| it.is_some_and(is_sign))
-        && named.bytes().all(|it| is_sign(it) || it == b'-');
+        && ends.into_iter().all(|end| end.is_some_and(is_sign))
+        && named.bytes().all(|byte| is_sign(byte) || byte == b'-');
     match named {
         US => Ok(FIRST_REGION.to_owned()),
         _ if is_name || named == EU.0 => Ok(named.to_owned()),
@@ -156,11 +156,13 @@ async fn new_record(
 ) -> S3Result<BucketRecord> {
     let mut record = BucketRecord::of(tenant);
     let ownership = input.object_ownership.as_ref();
-    record.ownership = ownership.map(|it| super::owned::named(it.as_str())).transpose()?;
+    record.ownership =
+        ownership.map(|ownership| super::owned::named(ownership.as_str())).transpose()?;
     let wished = input.create_bucket_configuration.as_ref();
-    let named =
-        wished.and_then(|it| it.location_constraint.as_ref()).map(BucketLocationConstraint::as_str);
-    record.region = named.filter(|it| !it.is_empty()).map(place).transpose()?;
+    let named = wished
+        .and_then(|wished| wished.location_constraint.as_ref())
+        .map(BucketLocationConstraint::as_str);
+    record.region = named.filter(|region| !region.is_empty()).map(place).transpose()?;
     let list = wished!(input, grant_write).list(tenant, tenant)?;
     if let Some(list) = list {
         let list = checked(door, &record, (list, tenant)).await;
@@ -216,8 +218,9 @@ pub(crate) async fn location(
     let name = request.input.bucket;
     let there = door.blocking(move |store| store.bucket(&name).in_bucket()).await?;
     let record = record_of(&there);
-    let place = Some(place_of(&record, &door.settings.region)).filter(|it| *it != FIRST_REGION);
-    let named = place.map(|it| BucketLocationConstraint::from(it.to_owned()));
+    let place =
+        Some(place_of(&record, &door.settings.region)).filter(|region| *region != FIRST_REGION);
+    let named = place.map(|region| BucketLocationConstraint::from(region.to_owned()));
     answer(GetBucketLocationOutput { location_constraint: named })
 }
 
@@ -238,17 +241,17 @@ pub(crate) async fn list(
     let (is_paged, own) = (input.max_buckets.is_some(), &door.settings.region);
     let mut buckets: Vec<Bucket> = all
         .into_iter()
-        .filter(|it| key.allows(&it.name) && owns(&key.tenant, it))
-        .filter(|it| it.name.starts_with(&prefix) && it.name > after)
-        .map(|it| Bucket {
-            bucket_region: is_paged.then(|| region_of(&record_of(&it), own).to_owned()),
-            creation_date: Some(time(it.attr.btime)),
-            name: Some(it.name),
+        .filter(|bucket| key.allows(&bucket.name) && owns(&key.tenant, bucket))
+        .filter(|bucket| bucket.name.starts_with(&prefix) && bucket.name > after)
+        .map(|bucket| Bucket {
+            bucket_region: is_paged.then(|| region_of(&record_of(&bucket), own).to_owned()),
+            creation_date: Some(time(bucket.attr.btime)),
+            name: Some(bucket.name),
         })
         .collect();
     let is_cut = buckets.len() > max;
     buckets.truncate(max);
-    let next = buckets.last().and_then(|it| it.name.clone()).filter(|_| is_cut);
+    let next = buckets.last().and_then(|bucket| bucket.name.clone()).filter(|_| is_cut);
     answer(ListBucketsOutput {
         buckets: Some(buckets),
         continuation_token: next,

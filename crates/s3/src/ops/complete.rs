@@ -38,7 +38,7 @@ struct Chosen {
 fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
     let mut all = Vec::<Part>::new();
     loop {
-        let after = all.last().map_or(0, |it| it.number);
+        let after = all.last().map_or(0, |part| part.number);
         let page = store.parts(bucket, id, after, PAGE).of_upload()?;
         if page.is_empty() {
             return Ok(all);
@@ -49,8 +49,8 @@ fn all_parts(store: &Store, bucket: &str, id: UploadId) -> S3Result<Vec<Part>> {
 
 /// The parts that a client names, if they exist.
 fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
-    let numbers: Vec<i32> = named.iter().map(|it| it.part_number.unwrap_or(0)).collect();
-    if named.is_empty() || numbers.iter().any(|it| !(1..=PARTS_MAX.into()).contains(it)) {
+    let numbers: Vec<i32> = named.iter().map(|part| part.part_number.unwrap_or(0)).collect();
+    if named.is_empty() || numbers.iter().any(|number| !(1..=PARTS_MAX.into()).contains(number)) {
         return Err(S3ErrorCode::MalformedXML.into());
     }
     if numbers.windows(2).any(|pair| pair[0] >= pair[1]) {
@@ -60,22 +60,22 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
     let mut chosen = Vec::with_capacity(named.len());
     for (want, number) in named.iter().zip(numbers) {
         let missing = || S3ErrorCode::InvalidPart;
-        let part = all.find(|it| i32::from(it.number) == number).ok_or_else(missing)?;
+        let part = all.find(|part| i32::from(part.number) == number).ok_or_else(missing)?;
         let record = decode::<PartRecord>(&part.attachment).ok_or_else(missing)?;
-        if want.e_tag.as_ref().is_some_and(|it| it.value() != record.etag) {
+        if want.e_tag.as_ref().is_some_and(|etag| etag.value() != record.etag) {
             return Err(missing().into());
         }
         for (algorithm, told) in sums!(want) {
             let Some(told) = told else { continue };
-            let found = record.sum.as_ref().filter(|it| it.algorithm == algorithm);
-            if found.is_none_or(|it| it.value != *told) {
+            let found = record.sum.as_ref().filter(|sum| sum.algorithm == algorithm);
+            if found.is_none_or(|sum| sum.value != *told) {
                 return Err(missing().into());
             }
         }
         chosen.push(Chosen { part, record });
     }
     let (_, but_last) = chosen.split_last().ok_or(S3ErrorCode::MalformedXML)?;
-    if but_last.iter().any(|it| it.part.len() < PART_MIN) {
+    if but_last.iter().any(|choice| choice.part.len() < PART_MIN) {
         return Err(S3ErrorCode::EntityTooSmall.into());
     }
     Ok(chosen)
@@ -85,11 +85,11 @@ fn chosen(all: Vec<Part>, named: &[CompletedPart]) -> S3Result<Vec<Chosen>> {
 ///
 /// The parts' checksums are stored if the upload asked for an algorithm, as with AWS.
 fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, Parts) {
-    let parts = Parts::of(chosen.iter().map(|it| it.part.len()));
+    let parts = Parts::of(chosen.iter().map(|choice| choice.part.len()));
     let (algorithm, is_whole) = wants.unwrap_or((Algorithm::Crc64Nvme, true));
-    let of_part = |it: &Chosen| {
-        let sum = it.record.sum.as_ref().filter(|sum| sum.algorithm == algorithm)?;
-        Some((unbase64(&sum.value)?, it.part.len()))
+    let of_part = |choice: &Chosen| {
+        let sum = choice.record.sum.as_ref().filter(|sum| sum.algorithm == algorithm)?;
+        Some((unbase64(&sum.value)?, choice.part.len()))
     };
     let Some(found) = chosen.iter().map(of_part).collect::<Option<Vec<_>>>() else {
         return (None, parts);
@@ -105,7 +105,7 @@ fn summed(chosen: &[Chosen], wants: Option<(Algorithm, bool)>) -> (Option<Sum>, 
 
 /// The `ETag` of a multipart object: the MD5 of the parts' MD5s, and the number of parts.
 fn etag_of(chosen: &[Chosen]) -> String {
-    let sums = chosen.iter().filter_map(|it| unhex(&it.record.etag)).flatten();
+    let sums = chosen.iter().filter_map(|choice| unhex(&choice.record.etag)).flatten();
     format!("{}-{}", hex(&md5(&sums.collect::<Vec<u8>>())), chosen.len())
 }
 
@@ -118,15 +118,15 @@ struct Expected {
 
 impl Expected {
     fn check(&self, sum: Option<&Sum>, size: u64) -> S3Result<()> {
-        if self.size.is_some_and(|it| u64::try_from(it) != Ok(size)) {
+        if self.size.is_some_and(|expected| u64::try_from(expected) != Ok(size)) {
             let message = format!(
                 "The provided 'x-amz-mp-object-size' header value {} does not match what was computed: {size}",
                 self.size.unwrap_or_default()
             );
             return Err(refuse(S3ErrorCode::InvalidRequest, message));
         }
-        let is_kind = |it: &String| sum.is_some_and(|sum| sum_type(sum).as_str() == it);
-        if self.kind.as_ref().is_some_and(|it| !is_kind(it)) {
+        let is_kind = |kind: &String| sum.is_some_and(|sum| sum_type(sum).as_str() == kind);
+        if self.kind.as_ref().is_some_and(|kind| !is_kind(kind)) {
             let message = "The upload was created with another checksum type.";
             return Err(refuse(S3ErrorCode::InvalidRequest, message));
         }
@@ -134,7 +134,8 @@ impl Expected {
             let found = sum.filter(|sum| sum.algorithm == *algorithm);
             // A composite checksum may come without its count.
             let is_same = |sum: &Sum| {
-                sum.value == *value || sum.value.rsplit_once('-').is_some_and(|(it, _)| it == value)
+                sum.value == *value
+                    || sum.value.rsplit_once('-').is_some_and(|(digest, _)| digest == value)
             };
             if !found.is_some_and(is_same) {
                 return Err(bad_sum(*algorithm));
@@ -148,9 +149,9 @@ impl Expected {
 /// The metas check that it has no other parts.
 fn in_places(chosen: &[Chosen]) -> Option<Content> {
     let mut at = 0;
-    for (it, number) in chosen.iter().zip(1..) {
-        let place = it.part.place?;
-        if it.part.number != number || place.offset != at {
+    for (choice, number) in chosen.iter().zip(1..) {
+        let place = choice.part.place?;
+        if choice.part.number != number || place.offset != at {
             return None;
         }
         at += place.len;
@@ -174,11 +175,11 @@ fn mend(
     chosen: &mut [Chosen],
     replicas: u8,
 ) -> S3Result<()> {
-    let all: u64 = chosen.iter().map(|it| it.part.len()).sum();
-    let loose = chosen.iter().filter(|it| it.part.place.is_none());
-    let loose: u64 = loose.map(|it| it.part.len()).sum();
-    let in_turn = chosen.iter().zip(1..).all(|(it, number)| it.part.number == number);
-    let has_whole = chosen.iter().any(|it| it.part.place.is_some());
+    let all: u64 = chosen.iter().map(|choice| choice.part.len()).sum();
+    let loose = chosen.iter().filter(|choice| choice.part.place.is_none());
+    let loose: u64 = loose.map(|choice| choice.part.len()).sum();
+    let in_turn = chosen.iter().zip(1..).all(|(choice, number)| choice.part.number == number);
+    let has_whole = chosen.iter().any(|choice| choice.part.place.is_some());
     if !in_turn || !has_whole || loose > all / 2 {
         return Ok(());
     }
@@ -212,12 +213,12 @@ fn mend(
 fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
     let file = store.nameless_file(replicas).in_bucket()?;
     let mut at = 0;
-    for it in chosen {
-        let len = it.part.len();
+    for choice in chosen {
+        let len = choice.part.len();
         if len > 0 {
-            let from = store.part_file(&it.part).of_upload()?;
+            let from = store.part_file(&choice.part).of_upload()?;
             // The hashes of the whole are computed from those of the parts.
-            bring((&from, it.part.offset(), len), (&file, at))?;
+            bring((&from, choice.part.offset(), len), (&file, at))?;
         }
         at += len;
     }
@@ -227,7 +228,7 @@ fn joined(store: &Store, chosen: &[Chosen], replicas: u8) -> S3Result<Content> {
 /// The result of an earlier completion with a lost answer.
 fn done_before(store: &Store, (bucket, key): (&str, &str), id: UploadId) -> S3Result<Option<View>> {
     let object = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
-    Ok(object.map(|it| View::of(&it)).filter(|view| made_by(view, id)))
+    Ok(object.map(|object| View::of(&object)).filter(|view| made_by(view, id)))
 }
 
 /// Whether an object was completed from this upload.
@@ -264,7 +265,7 @@ fn complete_once(
 ) -> S3Result<View> {
     let (_, mut record) = upload(store, (bucket, key), id)?;
     let mut chosen = chosen(all_parts(store, bucket, id)?, named)?;
-    let size: u64 = chosen.iter().map(|it| it.part.len()).sum();
+    let size: u64 = chosen.iter().map(|choice| choice.part.len()).sum();
     if size > OBJECT_MAX {
         return Err(S3ErrorCode::EntityTooLarge.into());
     }
@@ -313,14 +314,17 @@ pub(crate) async fn complete_upload(
 ) -> Answer<CompleteMultipartUploadOutput> {
     let mut input = request.input;
     let id = id(&input.upload_id)?;
-    let named = input.multipart_upload.take().and_then(|it| it.parts).unwrap_or_default();
+    let named = input.multipart_upload.take().and_then(|upload| upload.parts).unwrap_or_default();
     if named.is_empty() {
         return Err(S3ErrorCode::MalformedXML.into());
     }
     let named_sums = sums!(input);
     let expected = Expected {
-        sums: named_sums.into_iter().filter_map(|(it, value)| Some((it, value?.clone()))).collect(),
-        kind: input.checksum_type.as_ref().map(|it| it.as_str().to_owned()),
+        sums: named_sums
+            .into_iter()
+            .filter_map(|(algorithm, value)| Some((algorithm, value?.clone())))
+            .collect(),
+        kind: input.checksum_type.as_ref().map(|kind| kind.as_str().to_owned()),
         size: input.mpu_object_size,
     };
     let conditions = Conditions {
@@ -343,7 +347,7 @@ pub(crate) async fn complete_upload(
         Err(error) if *error.code() == S3ErrorCode::NoSuchUpload => {
             match look::view(door, (&input.bucket, &of)).await {
                 Ok((view, _)) if made_by(&view, id) => view,
-                Err(why) if why.status_code().is_some_and(|it| it.is_server_error()) => {
+                Err(why) if why.status_code().is_some_and(|status| status.is_server_error()) => {
                     return Err(why);
                 }
                 _ => return Err(error),
