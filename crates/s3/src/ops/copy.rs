@@ -138,16 +138,16 @@ pub(crate) async fn source<T>(
     let CopySource::Bucket { bucket, key, version_id } = source else {
         return Err(absent("A copy from an access point"));
     };
-    if version_id.as_ref().is_some_and(|it| &**it != "null") {
+    if version_id.as_ref().is_some_and(|version| &**version != "null") {
         return Err(absent("A version of an object (versionId)"));
     }
     let credential = crate::auth::key(door, access_key(request)).await?;
-    if credential.as_ref().is_some_and(|it| !it.allows(bucket)) {
+    if credential.as_ref().is_some_and(|key| !key.allows(bucket)) {
         return Err(S3ErrorCode::AccessDenied.into());
     }
     let record = door.bucket(bucket).await?.ok_or(S3ErrorCode::NoSuchBucket)?;
     let expected = request.headers.get("x-amz-source-expected-bucket-owner");
-    if expected.is_some_and(|it| it.as_bytes() != record.owner().as_bytes()) {
+    if expected.is_some_and(|owner| owner.as_bytes() != record.owner().as_bytes()) {
         return Err(S3ErrorCode::AccessDenied.into());
     }
     let who = Asker::new(credential.as_ref(), record);
@@ -307,7 +307,7 @@ impl Copying {
             let there = store.get_object(bucket, key.as_bytes(), false).in_bucket()?;
             onto.check_write(there.as_ref().map(View::of).as_ref())?;
         }
-        let algorithm = self.told.algorithm.or(from.record.sum.as_ref().map(|it| it.algorithm));
+        let algorithm = self.told.algorithm.or(from.record.sum.as_ref().map(|sum| sum.algorithm));
         let mut hasher = Hasher::new(Some(algorithm.unwrap_or(Algorithm::Crc64Nvme)));
         let (all, replicas) = ((0, from.attr.size), self.to.replicas);
         let content =

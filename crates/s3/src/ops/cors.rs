@@ -30,7 +30,7 @@ fn kept(rule: CORSRule) -> CorsRule {
 }
 
 fn told(rule: &CorsRule) -> CORSRule {
-    let list = |it: &Vec<String>| (!it.is_empty()).then(|| it.clone());
+    let list = |items: &Vec<String>| (!items.is_empty()).then(|| items.clone());
     CORSRule {
         id: rule.id.clone(),
         allowed_origins: rule.origins.clone(),
@@ -49,17 +49,19 @@ pub(crate) async fn put(
     let who = who_asks(&request)?;
     let input = request.input;
     let rules: Vec<CorsRule> = input.cors_configuration.cors_rules.into_iter().map(kept).collect();
-    let is_wrong = |it: &CorsRule| {
+    let is_wrong = |rule: &CorsRule| {
         let stars = |text: &String| text.matches('*').count() > 1;
-        it.origins.is_empty()
-            || it.methods.is_empty()
-            || it.origins.iter().chain(&it.headers).any(stars)
+        rule.origins.is_empty()
+            || rule.methods.is_empty()
+            || rule.origins.iter().chain(&rule.headers).any(stars)
     };
     if rules.is_empty() || rules.len() > RULES_MAX || rules.iter().any(is_wrong) {
         return Err(S3ErrorCode::MalformedXML.into());
     }
-    let unknown =
-        rules.iter().flat_map(|it| &it.methods).find(|it| !METHODS.contains(&it.as_str()));
+    let unknown = rules
+        .iter()
+        .flat_map(|rule| &rule.methods)
+        .find(|method| !METHODS.contains(&method.as_str()));
     if let Some(method) = unknown {
         let message =
             format!("Found unsupported HTTP method in CORS config. Unsupported method is {method}");
@@ -110,20 +112,22 @@ pub(crate) fn rule<'a>(
 ) -> Option<&'a CorsRule> {
     let allowed = |rule: &CorsRule, header: &str| {
         let header = header.trim().to_ascii_lowercase();
-        rule.headers.iter().any(|it| matches(&it.to_ascii_lowercase(), &header))
+        rule.headers.iter().any(|pattern| matches(&pattern.to_ascii_lowercase(), &header))
     };
     rules.iter().find(|rule| {
-        rule.origins.iter().any(|it| matches(it, origin))
-            && rule.methods.iter().any(|it| it == method)
+        rule.origins.iter().any(|pattern| matches(pattern, origin))
+            && rule.methods.iter().any(|other| other == method)
             && headers.is_none_or(|all| {
-                all.split(',').filter(|it| !it.trim().is_empty()).all(|it| allowed(rule, it))
+                all.split(',')
+                    .filter(|header| !header.trim().is_empty())
+                    .all(|header| allowed(rule, header))
             })
     })
 }
 
 /// The headers that a rule adds to an answer.
 pub(crate) fn headers(rule: &CorsRule, origin: &str) -> Vec<(&'static str, String)> {
-    let is_any = rule.origins.iter().any(|it| it == "*");
+    let is_any = rule.origins.iter().any(|pattern| pattern == "*");
     let allowed = if is_any { "*" } else { origin };
     let mut headers = vec![
         ("access-control-allow-origin", allowed.to_owned()),
@@ -159,7 +163,7 @@ mod tests {
         };
         let rules = [rule_of("https://*.example.com", "GET", "x-*"), rule_of("*", "PUT", "*")];
         let found = |origin, method, headers| {
-            rule(&rules, (origin, method), headers).map(|it| it.methods[0].as_str())
+            rule(&rules, (origin, method), headers).map(|rule| rule.methods[0].as_str())
         };
         assert_eq!(found("https://a.example.com", "GET", Some("X-One, x-two")), Some("GET"));
         assert_eq!(found("https://a.example.com", "GET", Some("y")), None);

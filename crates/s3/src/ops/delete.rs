@@ -41,8 +41,8 @@ impl Only {
 
     fn check(&self, there: &View) -> S3Result<Expect> {
         let expect = self.conditions.check_write(Some(there))?;
-        let is_met = self.size.is_none_or(|it| u64::try_from(it) == Ok(there.attr.size))
-            && self.modified.as_ref().is_none_or(|it| *it == time(there.attr.mtime));
+        let is_met = self.size.is_none_or(|size| u64::try_from(size) == Ok(there.attr.size))
+            && self.modified.as_ref().is_none_or(|modified| *modified == time(there.attr.mtime));
         if is_met { Ok(expect) } else { Err(S3ErrorCode::PreconditionFailed.into()) }
     }
 }
@@ -60,7 +60,7 @@ fn remove(
     }
     let Found { object: mut there, state } =
         store.look_up(bucket, key.as_bytes(), false).in_bucket()?;
-    let is_evicted = state.is_some_and(|it| it.wanted == Wanted::Forgotten);
+    let is_evicted = state.is_some_and(|state| state.wanted == Wanted::Forgotten);
     for _ in 0..TRIES {
         let Some(object) = &there else {
             // An absent key counts as removed, as with AWS: a retry after a lost answer succeeds.
@@ -117,23 +117,23 @@ pub(crate) async fn one(
 type Outcome = Result<DeletedObject, Error>;
 
 /// The error for one of many keys.
-fn refused(it: &ObjectIdentifier, error: &s3s::S3Error) -> Error {
+fn refused(object: &ObjectIdentifier, error: &s3s::S3Error) -> Error {
     let code = error.code().as_str().to_owned();
     let text = error.message().unwrap_or_else(|| message(&code)).to_owned();
-    let (key, version_id) = (Some(it.key.clone()), it.version_id.clone());
+    let (key, version_id) = (Some(object.key.clone()), object.version_id.clone());
     Error { code: Some(code), key, message: Some(text), version_id }
 }
 
-fn only(it: &ObjectIdentifier) -> Only {
-    let etag = it.e_tag.clone().map(ETagCondition::ETag);
-    Only::new(etag, it.size, it.last_modified_time.clone())
+fn only(object: &ObjectIdentifier) -> Only {
+    let etag = object.e_tag.clone().map(ETagCondition::ETag);
+    Only::new(etag, object.size, object.last_modified_time.clone())
 }
 
 /// The result for one key.
-fn outcome(it: &ObjectIdentifier, done: S3Result<()>) -> Outcome {
+fn outcome(object: &ObjectIdentifier, done: S3Result<()>) -> Outcome {
     match done {
-        Ok(()) => Ok(DeletedObject { key: Some(it.key.clone()), ..DeletedObject::default() }),
-        Err(error) => Err(refused(it, &error)),
+        Ok(()) => Ok(DeletedObject { key: Some(object.key.clone()), ..DeletedObject::default() }),
+        Err(error) => Err(refused(object, &error)),
     }
 }
 
@@ -144,19 +144,19 @@ async fn lane_of(
     lane: Vec<ObjectIdentifier>,
 ) -> S3Result<Vec<Outcome>> {
     let mut outcomes = Vec::with_capacity(lane.len());
-    for it in &lane {
-        let done = match refuse_version(it.version_id.as_ref()) {
-            Ok(()) => removed(door, (bucket, &it.key), only(it)).await,
+    for object in &lane {
+        let done = match refuse_version(object.version_id.as_ref()) {
+            Ok(()) => removed(door, (bucket, &object.key), only(object)).await,
             Err(error) => Err(error),
         };
-        outcomes.push(outcome(it, done));
+        outcomes.push(outcome(object, done));
     }
-    let waiting = lane.iter().zip(outcomes).map(|(it, outcome)| async move {
+    let waiting = lane.iter().zip(outcomes).map(|(object, outcome)| async move {
         if outcome.is_err() {
             return Ok(outcome);
         }
-        let done = admit_removal(door, (bucket, &it.key)).await?.done(door, &it.key).await;
-        Ok(done.map_or_else(|error| Err(refused(it, &error)), |_| outcome))
+        let done = admit_removal(door, (bucket, &object.key)).await?.done(door, &object.key).await;
+        Ok(done.map_or_else(|error| Err(refused(object, &error)), |_| outcome))
     });
     try_join_all(waiting).await
 }
@@ -186,8 +186,8 @@ pub(crate) async fn many(
     for lane in lanes {
         for outcome in lane.await.map_err(s3s::S3Error::internal_error)?? {
             match outcome {
-                Ok(it) => deleted.push(it),
-                Err(it) => errors.push(it),
+                Ok(object) => deleted.push(object),
+                Err(error) => errors.push(error),
             }
         }
     }

@@ -103,7 +103,7 @@ pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form
         if part.name == FILE {
             break part;
         }
-        if parts.iter().any(|it| it.name == part.name) {
+        if parts.iter().any(|other| other.name == part.name) {
             let message = format!("The form has the field '{}' more than once", part.name);
             return Err(refuse(S3ErrorCode::InvalidArgument, message));
         }
@@ -117,15 +117,15 @@ pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form
             return Err(malformed());
         }
     };
-    let has = |names: &[&str]| parts.iter().any(|it| names.contains(&it.name.as_str()));
+    let has = |names: &[&str]| parts.iter().any(|part| names.contains(&part.name.as_str()));
     if has(&["policy"]) && !has(&["signature", "x-amz-signature"]) {
         let message = "Bucket POST must contain a field named 'Signature'.  If it is specified, please check the order of the fields.";
         return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
-    if let Some(policy) = parts.iter().find(|it| it.name == "policy") {
+    if let Some(policy) = parts.iter().find(|part| part.name == "policy") {
         check_expiration(policy.value)?;
     }
-    let credential = parts.iter().find(|it| it.name == "x-amz-credential");
+    let credential = parts.iter().find(|part| part.name == "x-amz-credential");
     if let Some(credential) = credential.filter(|_| has(&["x-amz-signature"])) {
         check_parameter(&String::from_utf8_lossy(credential.value), own)?;
     }
@@ -138,8 +138,9 @@ pub(crate) fn read(form: &Bytes, content_type: &str, own: &str) -> S3Result<Form
 /// checks the rest of the policy.
 fn check_expiration(policy: &[u8]) -> S3Result<()> {
     let document = std::str::from_utf8(policy).ok().and_then(unbase64);
-    let document = document.and_then(|it| serde_json::from_slice::<Value>(&it).ok());
-    let told = document.as_ref().and_then(|it| it.get("expiration")).and_then(Value::as_str);
+    let document = document.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+    let told =
+        document.as_ref().and_then(|document| document.get("expiration")).and_then(Value::as_str);
     if let Some(told) = told
         && !(told.ends_with('Z') && told.as_bytes().get(10) == Some(&b'T'))
     {
@@ -154,12 +155,12 @@ fn check_expiration(policy: &[u8]) -> S3Result<()> {
 
 /// The boundary between parts according to a `Content-Type`.
 fn boundary(content_type: &str) -> Option<&str> {
-    let parameter = content_type.split(';').skip(1).find_map(|it| {
-        let (name, value) = it.trim().split_once('=')?;
+    let parameter = content_type.split(';').skip(1).find_map(|field| {
+        let (name, value) = field.trim().split_once('=')?;
         name.trim_end().eq_ignore_ascii_case("boundary").then(|| value.trim())
     })?;
-    let quoted = parameter.strip_prefix('"').and_then(|it| it.strip_suffix('"'));
-    Some(quoted.unwrap_or(parameter)).filter(|it| !it.is_empty())
+    let quoted = parameter.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    Some(quoted.unwrap_or(parameter)).filter(|text| !text.is_empty())
 }
 
 /// The part after a delimiter, and the input after the next delimiter.
@@ -172,11 +173,12 @@ fn part<'a>(rest: &'a [u8], delimiter: &[u8]) -> S3Result<(Part<'a>, &'a [u8])> 
     let end = memmem::find(&rest[head.len() + 2..], delimiter).ok_or_else(malformed)?;
     let value = &body[..end.saturating_sub(2)];
     let head = std::str::from_utf8(head).map_err(|_| malformed())?;
-    let mut lines = head.split("\r\n").filter_map(|it| it.split_once(':'));
+    let mut lines = head.split("\r\n").filter_map(|line| line.split_once(':'));
     let is_named = |name: &str| name.trim().eq_ignore_ascii_case("content-disposition");
     let (_, told) = lines.find(|(name, _)| is_named(name)).ok_or_else(malformed)?;
     let name = parameter(told, "name").ok_or_else(malformed)?.to_ascii_lowercase();
-    if !told.trim_start().starts_with("form-data") || !name.bytes().all(|it| it.is_ascii_graphic())
+    if !told.trim_start().starts_with("form-data")
+        || !name.bytes().all(|byte| byte.is_ascii_graphic())
     {
         return Err(malformed());
     }
@@ -194,7 +196,7 @@ fn parameter<'a>(told: &'a str, name: &str) -> Option<&'a str> {
         let (found, value) = parameters.split_once("=\"")?;
         let (value, behind) = value.split_once('"')?;
         if found.trim().eq_ignore_ascii_case(name) {
-            return Some(value).filter(|it| !it.is_empty());
+            return Some(value).filter(|value| !value.is_empty());
         }
         rest = behind;
     }
@@ -238,7 +240,7 @@ impl Form {
 
     /// The body; the file is not copied.
     pub(crate) fn body(self) -> Body {
-        let pieces = self.pieces.into_iter().map(|it| Ok::<_, StdError>(Frame::data(it)));
+        let pieces = self.pieces.into_iter().map(|piece| Ok::<_, StdError>(Frame::data(piece)));
         Body::http_body(StreamBody::new(futures_util::stream::iter(pieces)))
     }
 }
@@ -246,9 +248,11 @@ impl Form {
 /// Converts the XML of a field to the format of the header `x-amz-tagging`.
 fn tags(document: &[u8]) -> S3Result<String> {
     let mut xml = Deserializer::new(document);
-    let read = Tagging::deserialize(&mut xml).and_then(|it| xml.expect_eof().map(|()| it));
+    let read =
+        Tagging::deserialize(&mut xml).and_then(|tagging| xml.expect_eof().map(|()| tagging));
     let tagging = read.map_err(|_| S3ErrorCode::MalformedXML)?;
-    let text = |it: &Option<String>| encoded(it.as_deref().unwrap_or_default().as_bytes(), true);
+    let text =
+        |field: &Option<String>| encoded(field.as_deref().unwrap_or_default().as_bytes(), true);
     let pairs =
         tagging.tag_set.iter().map(|tag| format!("{}={}", text(&tag.key), text(&tag.value)));
     Ok(pairs.collect::<Vec<_>>().join("&"))
@@ -275,13 +279,13 @@ pub(crate) fn completed(request: &mut S3Request<PostObjectInput>) {
 impl Reply {
     fn of(parts: &[Part<'_>], file_name: &str) -> Self {
         let value = |name: &str| {
-            let part = parts.iter().find(|it| it.name == name)?;
+            let part = parts.iter().find(|part| part.name == name)?;
             Some(String::from_utf8_lossy(part.value).into_owned())
         };
         Self {
             key: value("key").unwrap_or_default().replace(FILE_NAME, file_name),
             redirect: value("success_action_redirect").or_else(|| value("redirect")),
-            status: value("success_action_status").and_then(|it| it.parse().ok()),
+            status: value("success_action_status").and_then(|status| status.parse().ok()),
         }
     }
 
@@ -289,8 +293,12 @@ impl Reply {
     fn redirect(&self, bucket: &str, etag: &str) -> Option<HeaderValue> {
         let url = self.redirect.as_deref()?;
         // Other than ASCII characters are encoded, as browsers do.
-        let sign = |it: char| {
-            if it.is_ascii() { it.into() } else { encoded(it.to_string().as_bytes(), true) }
+        let sign = |letter: char| {
+            if letter.is_ascii() {
+                letter.into()
+            } else {
+                encoded(letter.to_string().as_bytes(), true)
+            }
         };
         let url: String = url.chars().map(sign).collect();
         let parsed: Uri = url.parse().ok()?;
@@ -335,8 +343,8 @@ impl Reply {
                 Body::from(format!("{head}<PostResponse>{fields}{etag}</PostResponse>"));
         }
         let headers = told.headers_mut();
-        headers.extend(format!("\"{etag}\"").parse().ok().map(|it| (ETAG, it)));
-        headers.extend(redirect.or_else(|| location.parse().ok()).map(|it| (LOCATION, it)));
+        headers.extend(format!("\"{etag}\"").parse().ok().map(|value| (ETAG, value)));
+        headers.extend(redirect.or_else(|| location.parse().ok()).map(|value| (LOCATION, value)));
         told
     }
 }
@@ -345,7 +353,7 @@ impl Reply {
 fn reworded(mut response: HttpResponse) -> HttpResponse {
     let Some(bytes) = response.body().bytes() else { return response };
     let text = String::from_utf8_lossy(&bytes);
-    if let Some(unmet) = UNMET.into_iter().find(|it| text.contains(it)) {
+    if let Some(unmet) = UNMET.into_iter().find(|condition| text.contains(condition)) {
         let text = text.replace(unmet, UNMET_TOLD);
         *response.status_mut() = StatusCode::FORBIDDEN;
         response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
@@ -481,7 +489,9 @@ mod tests {
     fn credentials_of_forms_have_a_scope() {
         let of = |credential: &str| {
             let fields = [("x-amz-credential", credential), ("x-amz-signature", "s"), ("file", "")];
-            read_form(&form(&fields), TYPE).map(drop).map_err(|it| it.code().as_str().to_owned())
+            read_form(&form(&fields), TYPE)
+                .map(drop)
+                .map_err(|error| error.code().as_str().to_owned())
         };
         assert_eq!(of("a/20260131/r/s3/aws4_request"), Ok(()));
         for wrong in ["a/20260131/s3/aws4_request", "a/20260131/r/ec2/aws4_request", "a"] {
@@ -494,7 +504,7 @@ mod tests {
         let of = |time: &str| {
             let policy = base64(format!("{{\"expiration\": \"{time}\"}}").as_bytes());
             let fields = [("policy", policy.as_str()), ("signature", "x"), ("file", "")];
-            read_form(&form(&fields), TYPE).map(drop).map_err(|it| it.code().clone())
+            read_form(&form(&fields), TYPE).map(drop).map_err(|error| error.code().clone())
         };
         for good in ["2030-01-31T12:00:00Z", "2030-01-31T12:00:00.000Z"] {
             assert_eq!(of(good), Ok(()), "{good}");

@@ -72,7 +72,7 @@ pub(crate) fn open(
 pub(crate) fn wanted(view: &View, range: Option<&Range>, part: Option<i32>) -> S3Result<Part> {
     let all = view.attr.size;
     let parts = view.record.parts.as_ref();
-    let parts_told = part.and(parts.map(|it| count(it.count as usize)));
+    let parts_told = part.and(parts.map(|parts| count(parts.count as usize)));
     match (range, part) {
         (Some(_), Some(_)) => Err(refuse(
             S3ErrorCode::InvalidRequest,
@@ -171,7 +171,7 @@ macro_rules! describe {
         if !view.record.meta.is_empty() {
             $output.metadata = Some(view.record.meta.clone().into_iter().collect());
         }
-        let sum = wanted.sum(view, $mode.as_ref().map(|it| it.as_str()));
+        let sum = wanted.sum(view, $mode.as_ref().map(|mode| mode.as_str()));
         // The type is that of the object, even if the checksum is that of a part.
         $output.checksum_type = sum.as_ref().and(view.record.sum.as_ref()).map(sum_type);
         tell_sum!($output, sum);
@@ -187,7 +187,7 @@ fn refuse_version(version: Option<&String>) -> S3Result<()> {
 
 fn if_range(headers: &HeaderMap) -> Option<&str> {
     // A value that is not text is neither an `ETag` nor a time.
-    headers.get(IF_RANGE).map(|it| it.to_str().unwrap_or_default())
+    headers.get(IF_RANGE).map(|value| value.to_str().unwrap_or_default())
 }
 
 /// `GetObject`.
@@ -281,7 +281,7 @@ pub(crate) async fn head_object(
     let (view, word) = view(door, (&bucket, &key)).await.map_err(|error| who.told(error))?;
     who.check(&view.record, Permission::Read)?;
     conditions.check_read(&view)?;
-    let is_meant = if_range(&request.headers).is_none_or(|it| is_still(it, &view));
+    let is_meant = if_range(&request.headers).is_none_or(|condition| is_still(condition, &view));
     let (range, part) = (input.range.as_ref(), input.part_number);
     let wanted = wanted(&view, range.filter(|_| is_meant), part.filter(|_| is_meant))?;
     let mut output = HeadObjectOutput::default();

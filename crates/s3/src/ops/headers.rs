@@ -61,7 +61,7 @@ macro_rules! refuse_extras {
                 return Err($crate::error::absent(what));
             }
         }
-        let class = $input.storage_class.as_ref().map(|it| it.as_str());
+        let class = $input.storage_class.as_ref().map(|class| class.as_str());
         $crate::ops::headers::check_class(class)?;
     }};
 }
@@ -81,7 +81,7 @@ pub(crate) fn check_class(class: Option<&str>) -> S3Result<()> {
 
 /// A storage class in the stored form.
 pub(crate) fn class(named: Option<&StorageClass>) -> Option<String> {
-    named.map(StorageClass::as_str).filter(|it| *it != STANDARD).map(str::to_owned)
+    named.map(StorageClass::as_str).filter(|name| *name != STANDARD).map(str::to_owned)
 }
 
 impl Kept {
@@ -111,19 +111,22 @@ impl Kept {
         // `aws-chunked` only describes the transfer of the body.
         let encoding = self.content_encoding.map(|text| {
             let all: Vec<&str> = text.split(',').map(str::trim).collect();
-            let kept: Vec<&str> = all.iter().copied().filter(|it| *it != "aws-chunked").collect();
+            let kept: Vec<&str> =
+                all.iter().copied().filter(|coding| *coding != "aws-chunked").collect();
             if kept.len() == all.len() { text } else { kept.join(", ") }
         });
         let headers = [
             ("cache-control", self.cache_control),
             ("content-disposition", self.content_disposition),
-            ("content-encoding", encoding.filter(|it| !it.is_empty())),
+            ("content-encoding", encoding.filter(|encoding| !encoding.is_empty())),
             ("content-language", self.content_language),
             ("content-type", self.content_type),
             ("expires", expires),
         ];
-        record.headers =
-            headers.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?))).collect();
+        record.headers = headers
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect();
         record.meta = self.metadata.unwrap_or_default().into_iter().collect();
         if len(&record.meta) > META_MAX || len(&record.headers) > HEADERS_MAX {
             return Err(S3ErrorCode::MetadataTooLarge.into());

@@ -51,7 +51,7 @@ pub(crate) struct Told {
 impl Told {
     /// An item of the pool.
     pub(crate) fn here(line: Line<Object>) -> Self {
-        Self { name: line.name, view: line.of.map(|it| View::of(&it)) }
+        Self { name: line.name, view: line.of.map(|object| View::of(&object)) }
     }
 
     /// A key that only the backend has.
@@ -100,7 +100,7 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<Page> {
         items.extend(page.items.into_iter().map(Told::of));
         if items.len() > asked.max {
             items.truncate(asked.max);
-            let next = items.last().map(|it: &Told| it.name.clone());
+            let next = items.last().map(|item: &Told| item.name.clone());
             return Ok(Page { items, next });
         }
         match page.next {
@@ -140,7 +140,7 @@ pub(super) fn is_url(encoding: Option<&EncodingType>) -> S3Result<bool> {
 }
 
 pub(super) fn page_len(max: Option<i32>, name: &str) -> S3Result<usize> {
-    usize::try_from(max.unwrap_or(1_000)).map(|it| it.min(KEYS_MAX)).map_err(|_| {
+    usize::try_from(max.unwrap_or(1_000)).map(|len| len.min(KEYS_MAX)).map_err(|_| {
         let message = format!("Argument {name} must be an integer between 0 and 2147483647");
         refuse(S3ErrorCode::InvalidArgument, message)
     })
@@ -181,7 +181,7 @@ fn split(items: Vec<Told>, url: bool, owners: Option<&Asker>) -> (Vec<Entry>, Ve
                     e_tag: Some(etag(&view.etag)),
                     key: Some(encoded(&key, url)),
                     last_modified: Some(time(view.attr.mtime)),
-                    owner: owners.map(|it| owner(it.owner_of(&view.record))),
+                    owner: owners.map(|who| owner(who.owner_of(&view.record))),
                     size: Some(size(view.attr.size)),
                     storage_class: Some(view.record.class().to_owned().into()),
                     checksum_algorithm: view
@@ -207,7 +207,7 @@ pub(crate) async fn v1(
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
-    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let (prefix, delimiter, marker) =
         (text(&input.prefix), text(&input.delimiter), text(&input.marker));
     let asked = Asked {
@@ -233,8 +233,8 @@ pub(crate) async fn v1(
         common_prefixes: Some(prefixes),
         delimiter: input
             .delimiter
-            .filter(|it| !it.is_empty())
-            .map(|it| encoded(it.as_bytes(), url)),
+            .filter(|delimiter| !delimiter.is_empty())
+            .map(|delimiter| encoded(delimiter.as_bytes(), url)),
         next_marker,
         encoding_type: input.encoding_type,
         ..ListObjectsOutput::default()
@@ -250,7 +250,7 @@ pub(crate) async fn v2(
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
-    let token = input.continuation_token.as_ref().filter(|it| !it.is_empty());
+    let token = input.continuation_token.as_ref().filter(|token| !token.is_empty());
     let after = match token {
         Some(token) => token.strip_prefix(TOKEN).and_then(unhex).ok_or_else(|| {
             let message = "The continuation token provided is incorrect";
@@ -283,10 +283,10 @@ pub(crate) async fn v2(
         common_prefixes: Some(prefixes),
         delimiter: input
             .delimiter
-            .filter(|it| !it.is_empty())
-            .map(|it| encoded(it.as_bytes(), url)),
+            .filter(|delimiter| !delimiter.is_empty())
+            .map(|delimiter| encoded(delimiter.as_bytes(), url)),
         encoding_type: input.encoding_type,
-        start_after: input.start_after.map(|it| encoded(it.as_bytes(), url)),
+        start_after: input.start_after.map(|key| encoded(key.as_bytes(), url)),
         ..ListObjectsV2Output::default()
     })
 }

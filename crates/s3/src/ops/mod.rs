@@ -63,5 +63,5 @@ pub(crate) fn size(n: u64) -> i64 {
 
 /// The access key of a request.
 pub(crate) fn access_key<T>(request: &S3Request<T>) -> &str {
-    request.credentials.as_ref().map_or("", |it| it.access_key.as_str())
+    request.credentials.as_ref().map_or("", |credentials| credentials.access_key.as_str())
 }

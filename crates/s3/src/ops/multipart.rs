@@ -84,11 +84,13 @@ fn wants(input: &CreateMultipartUploadInput) -> S3Result<Option<(Algorithm, bool
             let message = "The x-amz-checksum-type header can only be used with the x-amz-checksum-algorithm header.";
             Err(refuse(S3ErrorCode::InvalidRequest, message))
         }
-        (Some(it), Some("FULL_OBJECT")) if !it.combines() => wrong(it, "FULL_OBJECT"),
+        (Some(algorithm), Some("FULL_OBJECT")) if !algorithm.combines() => {
+            wrong(algorithm, "FULL_OBJECT")
+        }
         (Some(Algorithm::Crc64Nvme), Some("COMPOSITE")) => wrong(Algorithm::Crc64Nvme, "COMPOSITE"),
-        (Some(it), Some("FULL_OBJECT")) => Ok(Some((it, true))),
-        (Some(it), Some("COMPOSITE")) => Ok(Some((it, false))),
-        (Some(it), None) => Ok(Some((it, it == Algorithm::Crc64Nvme))),
+        (Some(algorithm), Some("FULL_OBJECT")) => Ok(Some((algorithm, true))),
+        (Some(algorithm), Some("COMPOSITE")) => Ok(Some((algorithm, false))),
+        (Some(algorithm), None) => Ok(Some((algorithm, algorithm == Algorithm::Crc64Nvme))),
         (Some(_), Some(_)) => {
             let message = "Value for x-amz-checksum-type header is invalid.";
             Err(refuse(S3ErrorCode::InvalidRequest, message))
@@ -118,7 +120,7 @@ pub(crate) async fn create(
     if let Some(backed) = &backed {
         backed.check_key(door, &input.key).await?;
     }
-    let goes_behind = backed.is_some_and(|it| it.mode_of(&input.key) != Mode::Transient);
+    let goes_behind = backed.is_some_and(|backed| backed.mode_of(&input.key) != Mode::Transient);
     record.check_behind(goes_behind)?;
     let (bucket, key) = (input.bucket.clone(), input.key.clone());
     let id = door
@@ -130,14 +132,15 @@ pub(crate) async fn create(
         bucket: Some(input.bucket),
         key: Some(input.key),
         upload_id: Some(name(id)),
-        checksum_algorithm: wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
+        checksum_algorithm: wants
+            .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: wants.map(|(_, is_whole)| kind_told(is_whole)),
         ..CreateMultipartUploadOutput::default()
     })
 }
 
 fn part_number(number: i32) -> S3Result<u16> {
-    let number = u16::try_from(number).ok().filter(|it| (1..=PARTS_MAX).contains(it));
+    let number = u16::try_from(number).ok().filter(|number| (1..=PARTS_MAX).contains(number));
     let message = "Part number must be an integer between 1 and 10000, inclusive";
     number.ok_or_else(|| refuse(S3ErrorCode::InvalidArgument, message))
 }
@@ -207,7 +210,7 @@ pub(crate) async fn part(
 /// The range of a copy's source: `bytes=first-last`, both within the source.
 fn copy_range(text: Option<&str>, all: u64) -> S3Result<(u64, u64)> {
     let Some(text) = text else { return Ok((0, all)) };
-    let parsed = text.strip_prefix("bytes=").and_then(|it| it.split_once('-'));
+    let parsed = text.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
     let parsed = parsed.and_then(|(a, b)| Some((a.parse::<u64>().ok()?, b.parse::<u64>().ok()?)));
     let Some((first, last)) = parsed.filter(|(first, last)| first <= last) else {
         let message = "The x-amz-copy-source-range value must be of the form bytes=first-last where first \
@@ -262,7 +265,7 @@ impl PartCopying {
         door: &Arc<Door>,
         (body, len): (StreamingBlob, u64),
     ) -> S3Result<(Content, Digest)> {
-        let sums = Algorithm::ALL.map(|it| (it, None));
+        let sums = Algorithm::ALL.map(|algorithm| (algorithm, None));
         let said = Said { headers: &HeaderMap::new(), len: Some(size(len)), md5: None, sums };
         let mut incoming = Incoming::new(Some(body), None, &said)?;
         incoming.or_with(self.algorithm);
@@ -366,14 +369,14 @@ pub(crate) async fn list(
         .await?;
     let is_truncated = parts.len() > max;
     parts.truncate(max);
-    let last = parts.last().map_or(i32::from(after), |it| i32::from(it.number));
-    let told = parts.into_iter().map(|it| {
-        let record = decode::<PartRecord>(&it.attachment);
+    let last = parts.last().map_or(i32::from(after), |part| i32::from(part.number));
+    let told = parts.into_iter().map(|stored| {
+        let record = decode::<PartRecord>(&stored.attachment);
         let mut part = PartTold {
             e_tag: record.as_ref().map(|record| etag(&record.etag)),
-            last_modified: Some(time(it.modified())),
-            part_number: Some(i32::from(it.number)),
-            size: Some(size(it.len())),
+            last_modified: Some(time(stored.modified())),
+            part_number: Some(i32::from(stored.number)),
+            size: Some(size(stored.len())),
             ..PartTold::default()
         };
         tell_sum!(part, record.and_then(|record| record.sum));
@@ -391,7 +394,9 @@ pub(crate) async fn list(
         owner: Some(owner(who.owner_of(&record))),
         initiator: Some(initiator(who.owner_of(&record))),
         storage_class: Some(record.class().to_owned().into()),
-        checksum_algorithm: record.wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
+        checksum_algorithm: record
+            .wants
+            .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: record.wants.map(|(_, is_whole)| kind_told(is_whole)),
         ..ListPartsOutput::default()
     })

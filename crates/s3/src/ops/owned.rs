@@ -106,14 +106,14 @@ pub(crate) async fn put_block(
 ) -> Answer<PutPublicAccessBlockOutput> {
     let who = who_asks(&request)?;
     let input = request.input;
-    let it = input.public_access_block_configuration;
+    let wished = input.public_access_block_configuration;
     let asked = [
-        it.block_public_acls,
-        it.ignore_public_acls,
-        it.block_public_policy,
-        it.restrict_public_buckets,
+        wished.block_public_acls,
+        wished.ignore_public_acls,
+        wished.block_public_policy,
+        wished.restrict_public_buckets,
     ];
-    let block = Block::Set(asked.map(|it| it == Some(true)));
+    let block = Block::Set(asked.map(|flag| flag == Some(true)));
     door.change_bucket((&input.bucket, &who), move |record| record.block = block).await?;
     answer(PutPublicAccessBlockOutput::default())
 }
@@ -126,7 +126,7 @@ pub(crate) async fn get_block(
     let found = door.bucket(&request.input.bucket).await?;
     let record = found.ok_or(S3ErrorCode::NoSuchBucket)?;
     let [acls, ignored, policy, restricted] = match record.block {
-        Block::Set(it) => it,
+        Block::Set(flags) => flags,
         Block::Removed => return Err(none()),
     };
     let told = PublicAccessBlockConfiguration {
