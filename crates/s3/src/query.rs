@@ -49,7 +49,7 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
     let wrong = |message: String| refuse(S3ErrorCode::InvalidArgument, message);
     let mut found: Vec<(HeaderName, HeaderValue)> = Vec::new();
     let (mut signatures, mut signed) = (0, String::new());
-    for pair in uri.query().unwrap_or_default().split('&').filter(|it| !it.is_empty()) {
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(name) = plain(name) else { continue };
         signatures += usize::from([SIGNATURE, OLDER_SIGNATURE].contains(&name.as_str()));
@@ -61,7 +61,7 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
             continue;
         }
         let header = HeaderName::from_bytes(lower.as_bytes());
-        let value = plain(value).and_then(|it| HeaderValue::from_str(&it).ok());
+        let value = plain(value).and_then(|text| HeaderValue::from_str(&text).ok());
         let (Ok(header), Some(value)) = (header, value) else {
             return Err(wrong(format!("The query parameter '{name}' cannot be a header")));
         };
@@ -82,7 +82,7 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
         if name == HASH && headers.contains_key(&name) {
             continue;
         }
-        let is_signed = signed.split(';').any(|it| it.trim() == name.as_str());
+        let is_signed = signed.split(';').any(|other| other.trim() == name.as_str());
         if is_signed || headers.get(&name).is_some_and(|there| *there != value) {
             return Err(wrong(format!("'{name}' is both in the query and a header")));
         }
@@ -94,12 +94,13 @@ pub(crate) fn hoist(uri: &Uri, headers: &mut HeaderMap) -> S3Result<bool> {
 /// Drops a checksum of an empty body if the body is not empty: it was signed before the content was
 /// known.
 fn leave_out_nothing(headers: &HeaderMap, found: &mut Vec<(HeaderName, HeaderValue)>) {
-    let len = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    let len =
+        headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let is_of_nothing = |(name, value): &(HeaderName, HeaderValue)| {
-        OF_NOTHING.iter().any(|it| it.0 == name && it.1 == value)
+        OF_NOTHING.iter().any(|pair| pair.0 == name && pair.1 == value)
     };
     if len != Some(0) && found.iter().any(is_of_nothing) {
-        found.retain(|it| !is_of_nothing(it) && it.0 != ALGORITHM);
+        found.retain(|header| !is_of_nothing(header) && header.0 != ALGORITHM);
     }
 }
 
@@ -122,7 +123,7 @@ mod tests {
             .map(|(name, value)| format!("{name}={}", value.to_str().unwrap()))
             .collect();
         all.sort();
-        done.map(|_| all).map_err(|it| it.code().as_str().to_owned())
+        done.map(|_| all).map_err(|error| error.code().as_str().to_owned())
     }
 
     fn with(rest: &str) -> String {

@@ -41,7 +41,7 @@ pub(crate) struct Again {
 
 /// A number of any length; larger values than an object can have are capped.
 fn number(text: &str) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX).min(LAST_MAX))
 }
 
@@ -83,7 +83,7 @@ fn unsigned(uri: &Uri) -> Option<Uri> {
         let name = plain(pair.split('=').next().unwrap_or_default()).unwrap_or_default();
         name == SIGNATURE || name == OLDER_SIGNATURE
     };
-    let pairs = uri.query().unwrap_or_default().split('&').filter(|it| !is_signature(it));
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !is_signature(pair));
     let query = pairs.collect::<Vec<_>>().join("&");
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(format!("{}?{query}", uri.path()).parse().ok()?);

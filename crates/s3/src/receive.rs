@@ -175,18 +175,19 @@ impl Arrived {
 /// The length of a chunked body (`aws-chunked`) without the chunk overhead, if the request has no
 /// `Content-Length`: AWS SDKs send bodies with a trailer this way over TLS.
 fn decoded_len(headers: &HeaderMap) -> Option<u64> {
-    let text = |name: &str| headers.get(name).and_then(|it| it.to_str().ok());
-    text("x-amz-content-sha256").filter(|it| it.starts_with("STREAMING-"))?;
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    text("x-amz-content-sha256").filter(|value| value.starts_with("STREAMING-"))?;
     text("x-amz-decoded-content-length")?.parse().ok()
 }
 
 /// The algorithm of an announced trailer.
 fn trailer(headers: &HeaderMap) -> S3Result<Option<Algorithm>> {
-    let Some(name) = headers.get("x-amz-trailer").and_then(|it| it.to_str().ok()) else {
+    let Some(name) = headers.get("x-amz-trailer").and_then(|value| value.to_str().ok()) else {
         return Ok(None);
     };
     let name = name.trim();
-    let found = Algorithm::ALL.into_iter().find(|it| it.header().eq_ignore_ascii_case(name));
+    let found =
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.header().eq_ignore_ascii_case(name));
     let message = "The value specified in the x-amz-trailer header is not supported";
     found.map(Some).ok_or_else(|| refuse(S3ErrorCode::InvalidRequest, message))
 }
@@ -213,7 +214,7 @@ impl Incoming {
             return Err(several_sums());
         }
         let named =
-            said.headers.get("x-amz-sdk-checksum-algorithm").and_then(|it| it.to_str().ok());
+            said.headers.get("x-amz-sdk-checksum-algorithm").and_then(|value| value.to_str().ok());
         let named = named.map(Algorithm::named).transpose()?;
         let algorithm = expected.algorithm().or(trailer).or(named);
         if let (Some(algorithm), Some(named)) = (algorithm, named)
@@ -281,7 +282,7 @@ impl Incoming {
         self.end(come)?;
         let before = if bytes.is_empty() { Some(bytes) } else { writer.push(bytes).await? };
         let (hasher, last) = writer.finish().await?;
-        before.into_iter().chain(last).for_each(|it| door.spare.give(it));
+        before.into_iter().chain(last).for_each(|buffer| door.spare.give(buffer));
         Ok(Arrived { content: place.content(len), hasher, expected: self.expected })
     }
 

@@ -140,7 +140,7 @@ impl Parts {
     /// Looks up the checksum of a part by its number, if the checksums are stored.
     pub(crate) fn sums(&self) -> impl Fn(u32) -> Option<Sum> {
         let kept = self.sums.as_ref();
-        let kept = kept.and_then(|it| Some((it.algorithm, unbase64(&it.digests)?)));
+        let kept = kept.and_then(|sums| Some((sums.algorithm, unbase64(&sums.digests)?)));
         move |number| {
             let (algorithm, digests) = kept.as_ref()?;
             let at = usize::try_from(number.checked_sub(1)?).ok()?;
@@ -243,15 +243,15 @@ pub(crate) struct BucketRecord {
 impl BucketRecord {
     /// A new bucket of a tenant.
     pub(crate) fn of(tenant: &str) -> Self {
-        let owner = Some(tenant).filter(|it| *it != DEFAULT_TENANT).map(str::to_owned);
+        let owner = Some(tenant).filter(|tenant| *tenant != DEFAULT_TENANT).map(str::to_owned);
         Self { owner, ..Self::default() }
     }
 
     /// Reads the record of a bucket. A directory made by a mount counts as a new bucket of the
     /// first tenant. None if the record is damaged or of a later version.
     pub(crate) fn read(kept: Option<&Attachment>) -> Option<Self> {
-        let kept = kept.filter(|it| !it.bytes.is_empty());
-        kept.map_or_else(|| Some(Self::default()), |it| decode(&it.bytes))
+        let kept = kept.filter(|attachment| !attachment.bytes.is_empty());
+        kept.map_or_else(|| Some(Self::default()), |attachment| decode(&attachment.bytes))
     }
 
     /// Like [`BucketRecord::read`]; an unreadable record belongs to no tenant, since its owner is
@@ -327,7 +327,7 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T> {
 pub(crate) fn encode_over(record: &Record, before: &[u8]) -> Vec<u8> {
     type Fields = serde_json::Map<String, serde_json::Value>;
     let bytes = encode(record);
-    let Some(known) = decode::<Record>(before).map(|it| encode(&it)) else { return bytes };
+    let Some(known) = decode::<Record>(before).map(|record| encode(&record)) else { return bytes };
     let fields = [before, &known, &bytes].map(decode::<Fields>);
     let [Some(before), Some(known), Some(mut now)] = fields else { return bytes };
     let count = now.len();
@@ -370,7 +370,7 @@ impl Record {
     /// `ETag` of a fill is that of its backend, which may look like an MD5 without being one: for
     /// example with AWS encryption.
     pub(crate) fn md5(&self) -> Option<&str> {
-        self.etag.as_deref().filter(|it| self.modified == 0 && it.len() == 32)
+        self.etag.as_deref().filter(|etag| self.modified == 0 && etag.len() == 32)
     }
 
     /// The storage class.
@@ -419,7 +419,7 @@ impl Record {
             text = encode(&told);
         }
         // Checksums are base64, so the text is ASCII.
-        String::from_utf8(text).ok().filter(|it| it.len() <= room)
+        String::from_utf8(text).ok().filter(|text| text.len() <= room)
     }
 
     /// Sets them from such a text, for an object of `len` bytes with its `ETag` set; ignores the
@@ -427,12 +427,12 @@ impl Record {
     pub(crate) fn set_content(&mut self, text: &str, len: u64) {
         let Some(of) = decode::<OfContent>(text.as_bytes()) else { return };
         let OfContent { etag, sum, parts, upload, class } = of;
-        let can_be =
-            sum.as_ref().is_none_or(Sum::is_one) && parts.as_ref().is_none_or(|it| it.cover(len));
+        let can_be = sum.as_ref().is_none_or(Sum::is_one)
+            && parts.as_ref().is_none_or(|parts| parts.cover(len));
         if self.etag.as_ref() == Some(&etag) && can_be {
             (self.sum, self.parts, self.upload) = (sum, parts, upload);
             // Other writers of the backend may store anything here.
-            self.class = class.filter(|it| is_class(it));
+            self.class = class.filter(|class| is_class(class));
         }
     }
 
@@ -490,8 +490,10 @@ impl View {
     }
 
     fn from_parts(mut attr: Attr, attachment: Option<&Attachment>) -> Self {
-        let mut record = attachment.and_then(|it| decode::<Record>(&it.bytes)).unwrap_or_default();
-        if !attachment.is_some_and(|it| it.is_current) {
+        let mut record = attachment
+            .and_then(|attachment| decode::<Record>(&attachment.bytes))
+            .unwrap_or_default();
+        if !attachment.is_some_and(|attachment| attachment.is_current) {
             record = record.without_content();
         }
         let etag = record.etag.clone().unwrap_or_else(|| {
@@ -542,7 +544,7 @@ mod tests {
         let put = Record { etag: etag.clone(), ..Record::current() };
         assert_eq!(put.md5(), etag.as_deref());
         assert_eq!(Record { modified: 1, ..put.clone() }.md5(), None);
-        let of_parts = etag.map(|it| format!("{it}-2"));
+        let of_parts = etag.map(|etag| format!("{etag}-2"));
         assert_eq!(Record { etag: of_parts, ..put }.md5(), None);
         assert_eq!(Record::current().md5(), None);
     }
@@ -582,7 +584,10 @@ mod tests {
             assert_eq!(none, (None, None));
         }
         let (many, _) = of(10_000, Algorithm::Crc32);
-        assert_eq!((many.sums()(1), many.place(10_000).map(|it| it.1)), (None, Some(5 << 20)));
+        assert_eq!(
+            (many.sums()(1), many.place(10_000).map(|place| place.1)),
+            (None, Some(5 << 20))
+        );
     }
 
     #[test]
@@ -645,13 +650,13 @@ mod tests {
         }
         let of_parts =
             r#"{"etag":"abc-2","sum":{"algorithm":"Crc32","value":"AQEBAQ==-2","composite":true}}"#;
-        assert!(read(of_parts, "abc-2", 8).sum.is_some_and(|it| it.composite));
+        assert!(read(of_parts, "abc-2", 8).sum.is_some_and(|sum| sum.composite));
         // Without the checksums of parts, or none, beside metadata that leave no more room.
         let beside = |len: usize| BTreeMap::from([("k".to_owned(), "v".repeat(len))]);
         let short = record.content(&beside(META_MAX - CONTENT.len() - 1 - text.len() + 1)).unwrap();
         let told = read(&short, "abc-2", 8);
         assert_eq!(told.sum, record.sum);
-        assert!(told.parts.is_some_and(|it| it.are_known() && it.sums.is_none()));
+        assert!(told.parts.is_some_and(|parts| parts.are_known() && parts.sums.is_none()));
         assert_eq!(record.content(&beside(META_MAX - CONTENT.len() - 1 - short.len() + 1)), None);
         assert_eq!(record.content(&beside(META_MAX)), None);
     }
@@ -681,7 +686,7 @@ mod tests {
         let bytes = encode(&record);
         assert!(bytes.len() < 12 << 10, "{}", bytes.len());
         assert_eq!(decode::<Record>(&bytes), Some(record));
-        assert_eq!(decode::<Record>(b"{}").map(|it| it.v), None);
+        assert_eq!(decode::<Record>(b"{}").map(|record| record.v), None);
         // A record from before classes were stored.
         let before = decode::<Record>(br#"{"v":1,"etag":"e"}"#).unwrap();
         assert_eq!(

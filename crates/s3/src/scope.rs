@@ -19,7 +19,7 @@ const PARAMETERS: [&str; 5] =
 /// Whether a region name is valid. Clients send other names from before regions had names, and then
 /// sign for the region in the error.
 fn is_region(name: &str) -> bool {
-    name.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
+    name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
 /// The defect of a credential and its scope, in the words of AWS. Any valid region is accepted; the
@@ -38,7 +38,7 @@ fn wrong(credential: &str, own: &str) -> Option<String> {
     if !is_region(region) {
         return Some(format!("the region '{region}' is wrong; expecting '{own}'"));
     }
-    if date.len() != 8 || !date.bytes().all(|it| it.is_ascii_digit()) {
+    if date.len() != 8 || !date.bytes().all(|byte| byte.is_ascii_digit()) {
         let form = "This date in the credential must be in the format \"yyyyMMdd\".";
         return Some(format!("incorrect date format \"{date}\". {form}"));
     }
@@ -66,12 +66,12 @@ pub(crate) fn check_parameter(credential: &str, own: &str) -> S3Result<()> {
 }
 
 fn check_query(uri: &Uri, own: &str) -> S3Result<()> {
-    let value = |name: &str| pairs(uri).find(|(it, _)| it == name).map(|(_, value)| value);
+    let value = |name: &str| pairs(uri).find(|(other, _)| other == name).map(|(_, value)| value);
     if value(SIGNATURE).is_none() {
         return Ok(());
     }
     let [algorithm, credential, ..] = PARAMETERS.map(value);
-    if PARAMETERS.into_iter().any(|it| value(it).is_none()) {
+    if PARAMETERS.into_iter().any(|name| value(name).is_none()) {
         let message = "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.";
         return Err(of_query(message.to_owned()));
     }
@@ -124,7 +124,7 @@ mod tests {
     ];
 
     fn code(done: S3Result<()>) -> Option<String> {
-        done.err().map(|it| it.code().as_str().to_owned())
+        done.err().map(|error| error.code().as_str().to_owned())
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Spare {
     pub(crate) fn take(&self, len: usize) -> Vec<u8> {
         let room = room(len);
         let mut waiting = self.0.lock();
-        let Some(at) = waiting.buffers.iter().rposition(|it| it.capacity() == room) else {
+        let Some(at) = waiting.buffers.iter().rposition(|buffer| buffer.capacity() == room) else {
             drop(waiting);
             return Vec::with_capacity(room);
         };

@@ -123,7 +123,9 @@ async fn stored(
         let question = volume.question_put(&put).in_bucket()?;
         let reply = door.question(question).await?;
         // If a condition fails, the present object decides.
-        if let Put::Done { object, .. } = reply.and_then(|it| volume.put_done(it)).in_bucket()? {
+        if let Put::Done { object, .. } =
+            reply.and_then(|reply| volume.put_done(reply)).in_bucket()?
+        {
             return Ok(View::of(&object));
         }
     }

@@ -53,9 +53,9 @@ fn checked(tags: Tags, max: usize) -> S3Result<Tags> {
 }
 
 /// Characters that AWS allows in tags: letters, numbers, spaces and some signs.
-fn may_be_in_tag(it: char) -> bool {
-    let is_space = it.is_whitespace() && !it.is_control();
-    it.is_alphabetic() || it.is_numeric() || is_space || "_.:/=+-@".contains(it)
+fn may_be_in_tag(sign: char) -> bool {
+    let is_space = sign.is_whitespace() && !sign.is_control();
+    sign.is_alphabetic() || sign.is_numeric() || is_space || "_.:/=+-@".contains(sign)
 }
 
 fn of_set(set: Vec<Tag>, max: usize) -> S3Result<Tags> {
@@ -83,7 +83,7 @@ pub(crate) fn parse_header(text: &str) -> S3Result<Tags> {
                        query parameters without tag name duplicates.";
         refuse(S3ErrorCode::InvalidArgument, message)
     };
-    let pairs = text.split('&').filter(|it| !it.is_empty()).map(|pair| {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         Ok((plain(key).ok_or_else(wrong)?, plain(value).ok_or_else(wrong)?))
     });
@@ -97,7 +97,7 @@ pub(crate) fn plain(text: &str) -> Option<String> {
         bytes.push(match byte {
             b'+' => b' ',
             b'%' => {
-                let digit = |it: u8| char::from(it).to_digit(16);
+                let digit = |byte: u8| char::from(byte).to_digit(16);
                 let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
                 u8::try_from(high * 16 + low).ok()?
             }
@@ -118,8 +118,8 @@ fn change(
         let object = find(store, (bucket, key), false)?;
         let etag = View::of(&object).etag;
         let (attr, attachment) = (object.attr, object.attachment);
-        let is_current = attachment.as_ref().is_some_and(|it| it.is_current);
-        let before = attachment.map(|it| it.bytes).unwrap_or_default();
+        let is_current = attachment.as_ref().is_some_and(|attachment| attachment.is_current);
+        let before = attachment.map(|attachment| attachment.bytes).unwrap_or_default();
         let mut record = decode(&before).unwrap_or_else(Record::current);
         if !is_current {
             // The new record counts as that of the present content.
@@ -174,7 +174,8 @@ pub(super) async fn changed(
 /// The tags of an object, wherever it is; its bytes stay there.
 async fn tags(door: &Arc<Door>, (bucket, key): (&str, &str)) -> S3Result<Tags> {
     let kept = |object: &Object| {
-        let record = object.attachment.as_ref().and_then(|it| decode::<Record>(&it.bytes));
+        let record =
+            object.attachment.as_ref().and_then(|attachment| decode::<Record>(&attachment.bytes));
         record.unwrap_or_default().tags
     };
     let Some(backed) = door.backed(bucket).await? else {

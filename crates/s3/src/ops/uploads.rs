@@ -47,11 +47,11 @@ fn gather(store: &Store, asked: &Asked) -> S3Result<(Vec<Line>, bool)> {
         let page = store.uploads(&asked.bucket, Some((&at.0, at.1)), PAGE).in_bucket()?;
         let Some(last) = page.last() else { return Ok((lines, false)) };
         at = (last.key.clone(), last.id);
-        for upload in page.into_iter().filter(|it| it.key.starts_with(&asked.prefix)) {
+        for upload in page.into_iter().filter(|upload| upload.key.starts_with(&asked.prefix)) {
             let rest = &upload.key[asked.prefix.len()..];
             let width = asked.delimiter.len();
             let cut = (width > 0)
-                .then(|| rest.windows(width).position(|it| it == asked.delimiter))
+                .then(|| rest.windows(width).position(|window| window == asked.delimiter))
                 .flatten();
             let common = cut.map(|at| upload.key[..asked.prefix.len() + at + width].to_vec());
             if common.is_some()
@@ -78,7 +78,8 @@ fn told(upload: &Upload, who: &Asker, url: bool) -> MultipartUpload {
     let record = decode::<Record>(&upload.attachment).unwrap_or_default();
     let (wants, whose) = (record.wants, who.owner_of(&record));
     MultipartUpload {
-        checksum_algorithm: wants.map(|(it, _)| ChecksumAlgorithm::from_static(it.name())),
+        checksum_algorithm: wants
+            .map(|(algorithm, _)| ChecksumAlgorithm::from_static(algorithm.name())),
         checksum_type: wants.map(|(_, is_whole)| kind_told(is_whole)),
         initiated: Some(time(upload.started)),
         initiator: Some(initiator(whose)),
@@ -98,14 +99,14 @@ pub(crate) async fn list(
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_uploads, "max-uploads")?;
-    let marker_id = match input.upload_id_marker.as_deref().filter(|it| !it.is_empty()) {
+    let marker_id = match input.upload_id_marker.as_deref().filter(|marker| !marker.is_empty()) {
         Some(text) => {
             id(text).map_err(|_| refuse(S3ErrorCode::InvalidArgument, "Invalid uploadId marker"))?
         }
         // After all uploads of the key, or before everything.
         None => UploadId(if input.key_marker.is_some() { u64::MAX } else { 0 }),
     };
-    let bytes = |it: &Option<String>| it.clone().unwrap_or_default().into_bytes();
+    let bytes = |field: &Option<String>| field.clone().unwrap_or_default().into_bytes();
     let asked = Asked {
         bucket: input.bucket.clone(),
         prefix: bytes(&input.prefix),

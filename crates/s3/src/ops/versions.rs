@@ -43,10 +43,10 @@ pub(crate) async fn list(
     let input = request.input;
     let url = is_url(input.encoding_type.as_ref())?;
     let max = page_len(input.max_keys, "maxKeys")?;
-    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let (prefix, delimiter) = (text(&input.prefix), text(&input.delimiter));
     let marker = text(&input.key_marker);
-    if marker.is_empty() && input.version_id_marker.as_ref().is_some_and(|it| !it.is_empty()) {
+    if marker.is_empty() && input.version_id_marker.as_ref().is_some_and(|id| !id.is_empty()) {
         let message = "A version-id marker cannot be specified without a key marker.";
         return Err(refuse(S3ErrorCode::InvalidArgument, message));
     }
@@ -59,7 +59,7 @@ pub(crate) async fn list(
     };
     let found = page(door, asked).await?;
     // A key has one version: the next page begins after the key, whichever version was the last.
-    let is_key = found.items.last().is_some_and(|it| it.view.is_some());
+    let is_key = found.items.last().is_some_and(|item| item.view.is_some());
     let next_version_id_marker = (is_key && found.next.is_some()).then(|| NULL.to_owned());
     let (mut versions, mut prefixes) = (Vec::new(), Vec::new());
     for Told { name, view } in found.items {
