@@ -52,7 +52,7 @@ ifdef NO_FUSE
 	$(CARGO) test --workspace --locked --exclude millpond-fuse-wire
 	$(CARGO) test --locked -p millpond-fuse-wire --lib
 else
-	bash crates/node/tests/tools/install.sh
+	bash crates/cli/tests/tools/install.sh
 	$(CARGO) test --workspace --locked
 endif
 
@@ -86,7 +86,7 @@ first-hour: tools ## run the commands of README.md as a new user does, in an emp
 
 test-s3-clients: ## real S3 clients against a server: S3=seaweedfs (to prove the tests), millpond or http://HOST:PORT
 ifeq ($(S3),millpond)
-	$(CARGO) build --locked -p millpond-node --bin millpond
+	$(CARGO) build --locked -p millpond-cli --bin millpond
 	bash python/tests/s3/run.sh millpond $${CARGO_TARGET_DIR:-target}/debug/millpond
 else
 	bash python/tests/s3/run.sh $(S3)
@@ -97,9 +97,9 @@ ifndef XFSTESTS
 	@echo "make test-xfstests: set XFSTESTS=/path to a built copy of xfstests (see docs/xfstests.md)"; exit 1
 endif
 ifndef MILLPOND
-	$(CARGO) build --locked -p millpond-node --bin millpond
+	$(CARGO) build --locked -p millpond-cli --bin millpond
 endif
-	bash crates/node/tests/xfstests/run.sh $(XFSTESTS) $${MILLPOND:-$${CARGO_TARGET_DIR:-target}/debug/millpond}
+	bash crates/cli/tests/xfstests/run.sh $(XFSTESTS) $${MILLPOND:-$${CARGO_TARGET_DIR:-target}/debug/millpond}
 
 bench: ## engine against fio, KV against Redis, Mooncake and a socket echo; writes .bench/, or BENCH_DIR=…
 	bash bench/run.sh $(BENCH_DIR)
@@ -108,22 +108,22 @@ fuzz: ## fuzz every decoder for FUZZ_SECONDS (60); needs a nightly toolchain
 	bash fuzz/run.sh $(FUZZ_SECONDS)
 
 kill9: ## KILLS (200) rounds of kill -9 under load; every acknowledged value is checked
-	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-node --test kill9 -- --nocapture
+	MILLPOND_KILLS=$(KILLS) $(CARGO) test --release --locked -p millpond-cli --test kill9 -- --nocapture
 
 s3-kill9: tools ## MINUTES (5) of kill -9 of gateways, managers and nodes under S3 load; no acknowledged write is lost
-	MILLPOND_S3_KILL_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture killed_processes
+	MILLPOND_S3_KILL_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-cli --test s3_oracle -- --nocapture killed_processes
 
 s3-backlog: tools ## time until a server answers after a kill, with OBJECTS (1000000) waiting for a backend
-	MILLPOND_S3_BACKLOG=$(OBJECTS) $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture a_backlog
+	MILLPOND_S3_BACKLOG=$(OBJECTS) $(CARGO) test --release --locked -p millpond-cli --test s3_oracle -- --nocapture a_backlog
 
 s3-memory: tools ## a PUT of 5 GiB and 64 GETs of 64 MiB through a gateway, in less than 512 MiB; needs 9 GB of disk
-	MILLPOND_S3_LARGE_MIB=5120 MILLPOND_S3_READERS=64 $(CARGO) test --release --locked -p millpond-node --test s3_oracle -- --nocapture large_objects
+	MILLPOND_S3_LARGE_MIB=5120 MILLPOND_S3_READERS=64 $(CARGO) test --release --locked -p millpond-cli --test s3_oracle -- --nocapture large_objects
 
 chaos: tools ## MINUTES (5) of faults on clusters of real processes under load; docs/dev.md
-	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-node --test chaos -- --nocapture faults_lose_nothing
+	MILLPOND_CHAOS_MINUTES=$(MINUTES) $(CARGO) test --release --locked -p millpond-cli --test chaos -- --nocapture faults_lose_nothing
 
 mount-soak: tools ## MINUTES (5) of mapped files on mounts while daemon and servers die, in the end permanently; docs/dev.md
-	bash crates/node/tests/tools/install.sh
+	bash crates/cli/tests/tools/install.sh
 	MILLPOND_SOAK_SECONDS=$$((60 * $(MINUTES))) $(CARGO) test --workspace --locked --test cluster -- --nocapture mount::soak
 
 sim: ## SEEDS (1000) simulated clusters from seed FROM (0), until the first failure; SEED=0x5eed replays one
@@ -136,7 +136,7 @@ docs: ## build a site of all documents into target/site, with mdBook; prints the
 	@CARGO="$(CARGO)" bash docs/site/build.sh
 
 install: tools ## build the release binary and its manual pages into PREFIX (~/.local)
-	$(CARGO) build --release --locked -p millpond-node --bin millpond
+	$(CARGO) build --release --locked -p millpond-cli --bin millpond
 	install -Dm755 $${CARGO_TARGET_DIR:-target}/release/millpond $(DESTDIR)$(PREFIX)/bin/millpond
 	$(DESTDIR)$(PREFIX)/bin/millpond man --out $(DESTDIR)$(PREFIX)/share/man/man1
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/millpond; 'millpond completion bash' prints shell completion"

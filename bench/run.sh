@@ -25,7 +25,7 @@ for tool in fio redis-server; do
 done
 
 bash crates/store/protoc.sh
-cargo build --release --locked -p millpond-node --bin millpond
+cargo build --release --locked -p millpond-cli --bin millpond
 cargo build --release --locked -p millpond-engine --example engine_bench --example restart
 
 [[ -x $venv/bin/python ]] || python3 -m venv "$venv"

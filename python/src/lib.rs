@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 /// Runs the `millpond` command line with `argv`, program name first, and returns its exit status.
 #[pyfunction]
 fn run_cli(py: Python<'_>, argv: Vec<String>) -> i32 {
-    py.detach(|| millpond_node::cli::run(argv.into_iter().map(Into::into)))
+    py.detach(|| millpond_cli::run(argv.into_iter().map(Into::into)))
 }
 
 /// Return a number that differs between this process and those that it was forked from.

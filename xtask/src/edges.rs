@@ -26,15 +26,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "node",
         &[
+            "types", "env", "engine", "chain", "cluster", "store", "control", "replica", "client",
+            "s3",
+        ],
+    ),
+    (
+        "cli",
+        &[
             "types",
             "env",
             "engine",
-            "chain",
             "cluster",
             "store",
             "meta",
             "control",
-            "replica",
+            "node",
             "client",
             "kv",
             "fuse",
@@ -43,7 +49,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("s3-load", &["types", "env"]),
-    ("python", &["types", "env", "client", "kv", "node"]),
+    ("python", &["types", "env", "client", "kv", "node", "cli"]),
     ("fuzz", &["types", "env", "engine", "chain", "fuse-wire", "node"]),
     ("sim", &["types", "env", "engine", "chain", "cluster", "store", "client", "kv"]),
 ];

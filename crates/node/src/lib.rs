@@ -1,7 +1,5 @@
-//! The Millpond server and its command line.
+//! The Millpond server: its settings, its connections, and its pages over HTTP.
 
-pub mod bench;
-pub mod cli;
 pub mod config;
 pub mod http;
 pub mod server;

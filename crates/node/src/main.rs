@@ -1,6 +1,0 @@
-//! The `millpond` command.
-
-fn main() {
-    let code = millpond_node::cli::run(std::env::args_os());
-    std::process::exit(code);
-}
