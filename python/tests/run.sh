@@ -17,4 +17,5 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check -q)
 "$venv/bin/ruff" check python demo bench
 "$venv/bin/ruff" format --check python demo bench
 "$venv/bin/mypy" python/millpond
+"$venv/bin/python" -B bench/plot.py --check
 "$venv/bin/python" -m pytest python/tests --ignore python/tests/vllm --ignore python/tests/s3 "$@"
