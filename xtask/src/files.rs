@@ -1,29 +1,49 @@
-//! File sizes (STYLE rules 3 and 5) and traces that must not be committed.
+//! The files that git tracks: sizes (STYLE rules 3 and 5), columns, and counted faults.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::counts::Counted;
+use crate::prose;
+
 /// Lines of code, tests not counted, above which a file is a design question.
 const LINES_MAX: usize = 800;
 /// Lines of a `lib.rs`: it is a map.
 const LIB_LINES_MAX: usize = 150;
 
-/// Faults in the files that git tracks.
-pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
+/// Documents that a program writes: their columns are those of its texts.
+const GENERATED: [&str; 2] = ["docs/cli.md", "docs/configuration.md"];
+
+/// Faults in the files that git tracks. With `write`, counts that fell are recorded.
+pub(crate) fn check(root: &Path, write: bool) -> Result<Vec<String>> {
     let listed = Command::new("git")
-        .args(["ls-files", "-z", "*.rs", "*.py"])
+        .args(["ls-files", "-z", "*.rs", "*.py", "*.md"])
         .current_dir(root)
         .output()
         .context("git ls-files")?;
     let names = String::from_utf8(listed.stdout)?;
-    let mut faults = Vec::new();
+    let (mut faults, mut counted) = (Vec::new(), Counted::default());
     for name in names.split('\0').filter(|n| !n.is_empty() && !n.contains("/generated/")) {
         let Ok(text) = std::fs::read_to_string(root.join(name)) else { continue };
+        if name.ends_with(".md") {
+            if !GENERATED.contains(&name) {
+                faults.extend(too_long(name, prose::long_lines(&text)));
+            }
+            continue;
+        }
         faults.extend(faults_of(name, &text));
+        if name.ends_with(".rs") {
+            counted.add(name, &text)?;
+        }
     }
+    faults.extend(counted.check(root, write)?);
     Ok(faults)
+}
+
+fn too_long(name: &str, lines: impl Iterator<Item = usize>) -> Vec<String> {
+    lines.map(|line| format!("{name}:{line} is prose of over 100 columns: wrap it")).collect()
 }
 
 fn faults_of(name: &str, text: &str) -> Option<String> {

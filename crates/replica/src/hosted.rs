@@ -5,8 +5,6 @@
 //! returns as an event. Changes of one chunk reach the engine one after the other.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -14,10 +12,10 @@ use std::time::Duration;
 
 use millpond_chain::{
     Alarm, Effect, Event, Identity, LocalReport, Peer, Replica, Reply, RequestId, Space,
-    StageRequest, StoreAnswer, StoreError, StoreOp, Token, Write,
+    StageRequest, StoreAnswer, StoreError, StoreOp, Write,
 };
 use millpond_env::{RealClock, sleep, spawn};
-use millpond_types::cluster::{Chain, ChainId, ChainVersion, ChunkVersion, LocalState, TargetId};
+use millpond_types::cluster::{Chain, ChainId, ChainVersion, LocalState, TargetId};
 use millpond_types::limits::{DEDUP_KEEP_MS, EVICTED_KEEP_MS, LEASE_SKEW_PERCENT, PEER_LEASE_MS};
 use millpond_types::{ChunkId, ChunkIds, SlotId, Tick};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,9 +24,10 @@ use tokio::sync::{Notify, oneshot};
 use super::attrs::Owner;
 use super::blob::Blob;
 use super::image::Image;
+use super::job::{Ended, Job, Queue, Work};
 use super::links::Links;
 use super::quota::Quotas;
-use super::store::{Flipped, Held, Store};
+use super::store::Store;
 
 /// Time after which a replica that stopped by itself is opened again.
 const REOPEN_AFTER: Duration = Duration::from_secs(2);
@@ -126,77 +125,6 @@ impl State {
         comes || self.image.staged.contains(&chunk)
     }
 }
-
-/// Changes of one chunk; the first one runs.
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<(u64, Job)>,
-}
-
-enum Job {
-    Store(Token, u64, StoreOp<Blob>),
-    Commit(ChunkId, ChunkVersion),
-    Remove(ChunkId),
-    Unstage(ChunkId),
-    /// Stands for the running change of its queue.
-    Running {
-        flips: bool,
-        puts: bool,
-    },
-}
-
-impl Job {
-    const fn chunk(&self) -> Option<ChunkId> {
-        match self {
-            Self::Store(_, _, op) => match op {
-                StoreOp::Lookup(chunk)
-                | StoreOp::Label(chunk)
-                | StoreOp::StageLost(chunk, ..)
-                | StoreOp::Restore(chunk, ..) => Some(*chunk),
-                StoreOp::Stage(request) | StoreOp::Put(request) => Some(request.chunk),
-                StoreOp::Read(read) => Some(read.chunk),
-                _ => None,
-            },
-            Self::Commit(chunk, _) | Self::Remove(chunk) | Self::Unstage(chunk) => Some(*chunk),
-            Self::Running { .. } => None,
-        }
-    }
-
-    const fn reads(&self) -> bool {
-        let Self::Store(_, _, op) = self else { return false };
-        matches!(op, StoreOp::Lookup(_) | StoreOp::Label(_) | StoreOp::Read(_))
-    }
-
-    /// Whether it changes the result of later reads and lookups.
-    const fn flips(&self) -> bool {
-        matches!(
-            self,
-            Self::Commit(..)
-                | Self::Remove(_)
-                | Self::Unstage(_)
-                | Self::Running { flips: true, .. }
-        )
-    }
-
-    /// Whether it commits a version in one step, which needs not be visible before it is done.
-    const fn puts(&self) -> bool {
-        matches!(self, Self::Store(_, _, StoreOp::Put(_)) | Self::Running { puts: true, .. })
-    }
-}
-
-/// Outcome of a job.
-enum Ended {
-    Answered(Token, u64, Result<StoreAnswer<Blob>, StoreError>),
-    Staged(Token, u64, ChunkId, Result<StoreAnswer<Blob>, StoreError>),
-    Put(Token, u64, ChunkId, Result<(StoreAnswer<Blob>, Flipped), StoreError>),
-    Committed(ChunkId, Result<Option<Flipped>, StoreError>),
-    /// Good bytes were put in place, or not; the flag is whether the store has none now.
-    Restored(Token, u64, (ChunkId, bool), Result<StoreAnswer<Blob>, StoreError>),
-    Removed(ChunkId, Held, Result<(), StoreError>),
-    Unstaged(ChunkId, Result<(), StoreError>),
-}
-
-type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
 /// A replica with earlier lives that ended by `since`.
 fn replica(

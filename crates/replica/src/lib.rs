@@ -2,7 +2,7 @@
 //!
 //! Reading order: `attrs` (attributes of a chunk), `blob` (bytes in transit), `blocks` (types that
 //! reads and writes share), `store` (the protocol's store operations on an engine), `image`
-//! (contents of that store), `hosted` (one replica and the order of its work), `links` (messages
+//! (contents of that store), `job` and `hosted` (one replica and the order of its work), `links` (messages
 //! between nodes), `host` (all replicas of the node), `kv` (reads over chains), `update` (writes),
 //! `files` (chunks of files), `relay` and `moving` (moves of slots between chains), `evict`
 //! (evictions by heads when a disk fills), `quota` (limits of namespaces), `numbers` (counters),
@@ -22,6 +22,7 @@ mod files;
 mod host;
 mod hosted;
 mod image;
+mod job;
 mod kv;
 mod links;
 pub mod local;
