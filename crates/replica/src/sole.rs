@@ -5,10 +5,10 @@
 //! grants nothing. A mark in the data folder reports that the last process had no chain with a
 //! peer, so the next process need not wait.
 
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use millpond_env::files::{self, PlacedFile};
 use parking_lot::Mutex;
 
 /// Name of the mark within a data folder.
@@ -37,7 +37,8 @@ impl SoleMark {
     #[must_use]
     pub fn read(folder: &Path) -> Self {
         let file = folder.join(MARK_FILE);
-        let state = if file.exists() { State::Set } else { State::Unknown };
+        let is_set = files::exists(&file).unwrap_or(false);
+        let state = if is_set { State::Set } else { State::Unknown };
         Self { file: Some(file), state: Mutex::new(state) }
     }
 
@@ -58,7 +59,7 @@ impl SoleMark {
         let mut state = self.state.lock();
         let Some(file) = self.file.as_deref().filter(|_| *state == State::Unknown) else { return };
         // A mark that a crash of the machine takes away costs a wait, so nothing is synced.
-        *state = match File::create(file) {
+        *state = match PlacedFile::open_or_create(file) {
             Ok(_) => State::Set,
             Err(error) => {
                 tracing::debug!("{}: {error}: the next start waits a second", file.display());
@@ -73,14 +74,11 @@ impl SoleMark {
     /// The folder refuses: the mark may be there, and no chain may get a peer.
     pub(super) fn end(&self) -> io::Result<()> {
         let mut state = self.state.lock();
-        if *state == State::Set
+        if *state != State::Ended
             && let Some(file) = &self.file
         {
-            match fs::remove_file(file) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            File::open(file.parent().unwrap_or(file))?.sync_all()?;
+            files::remove(file)?;
+            files::sync_folder(file.parent().unwrap_or(file))?;
         }
         *state = State::Ended;
         Ok(())
@@ -89,6 +87,8 @@ impl SoleMark {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
