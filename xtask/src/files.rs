@@ -27,14 +27,15 @@ pub(crate) fn check(root: &Path, write: bool) -> Result<Vec<String>> {
     let (mut faults, mut counted) = (Vec::new(), Counted::default());
     for name in names.split('\0').filter(|n| !n.is_empty() && !n.contains("/generated/")) {
         let Ok(text) = std::fs::read_to_string(root.join(name)) else { continue };
-        if name.ends_with(".md") {
+        let extension = Path::new(name).extension().and_then(std::ffi::OsStr::to_str);
+        if extension == Some("md") {
             if !GENERATED.contains(&name) {
                 faults.extend(too_long(name, prose::long_lines(&text)));
             }
             continue;
         }
         faults.extend(faults_of(name, &text));
-        if name.ends_with(".rs") {
+        if extension == Some("rs") {
             counted.add(name, &text)?;
         }
     }

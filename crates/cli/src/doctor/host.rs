@@ -107,7 +107,7 @@ fn mounts(report: &mut Report) {
             "use Linux 6.9 or newer",
         ),
         Ok(_) => {
-            report.ok("mounts", "allowed, and survive a restart of the process that serves them")
+            report.ok("mounts", "allowed, and survive a restart of the process that serves them");
         }
     }
 }

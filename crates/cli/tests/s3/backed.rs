@@ -462,7 +462,7 @@ fn what_is_here_is_served_while_the_backend_is_away() {
     assert!(status.contains("\"reached\":false") && status.contains("\"keys\":3"), "{status}");
     let persist = ["s3", "persist", "--wait", "s3://data"];
     let late = front.command(&[&persist[..], &["--timeout", "10ms"]].concat());
-    assert!(String::from_utf8_lossy(&late.stderr).contains("time is over"));
+    assert!(String::from_utf8_lossy(&late.stderr).contains("timed out"));
     let persist = front.command(&persist);
     assert_eq!(persist.status.code(), Some(1), "{}", String::from_utf8_lossy(&persist.stderr));
     assert!(front.command(&["s3", "retry", "s3://data/"]).status.success());

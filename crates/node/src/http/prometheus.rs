@@ -115,10 +115,7 @@ fn connections(page: &mut Page, service: &Service) {
             metrics.accepted.get(),
         ),
         (
-            (
-                "millpond_connections_refused_total",
-                "Connections rejected above limits.connections.",
-            ),
+            ("millpond_connections_refused_total", "Connections above limits.connections."),
             "counter",
             metrics.refused.get(),
         ),
@@ -133,10 +130,7 @@ fn connections(page: &mut Page, service: &Service) {
             metrics.unauthorized.get(),
         ),
         (
-            (
-                "millpond_stalled_clients_total",
-                "Clients disconnected because they took or sent no byte.",
-            ),
+            ("millpond_stalled_clients_total", "Clients disconnected: no byte went either way."),
             "counter",
             metrics.stalled.get(),
         ),

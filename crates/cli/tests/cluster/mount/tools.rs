@@ -85,7 +85,7 @@ fn restores(host: &Host, team: &Path) {
     paths.sort_unstable();
     assert_eq!(paths, [path("a"), path("old/f"), path("old/f"), path("open")]);
     let shown = host.must(&["trash", "list", top]);
-    assert!(shown.contains("keeps what is removed for 7d") && shown.contains("open"), "{shown}");
+    assert!(shown.contains("keeps removed files for 7d") && shown.contains("open"), "{shown}");
 
     // Who had it open goes on, and what was written then is there afterwards.
     open.write_all(b" more").unwrap();
