@@ -186,9 +186,7 @@ def fill(bench: Bench, rounds: int) -> list[tuple[float, float, float]]:
             rate = held / (1 << 20) / (time.monotonic() - start)
             status = bench.run(*admin, "status").split("\n")
             if any(line.split() == ["moves", "none"] for line in status):
-                raise RuntimeError(
-                    "the new node was full before the readers ended: use more data"
-                )
+                raise RuntimeError("the new node was full before the readers ended: use more data")
             p99 = ("get", "latency_us", "p99")
             found.append((pick(before, p99), pick(during, p99), rate))
         print(f"replication: fill {turn + 1} of {rounds} done", flush=True)

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(all.len(), PAGES);
         let said = server.page("/readyz");
         assert!(said.starts_with("HTTP/1.1 503"), "{said}");
-        assert!(said.contains("core 0 has had no memory for"), "{said}");
+        assert!(said.contains("core 0 has had no free memory for"), "{said}");
         assert!(server.page("/healthz").starts_with("HTTP/1.1 200"), "its loop runs");
         drop(all);
         server.until_ready();
