@@ -55,7 +55,7 @@ fn bad_input_is_refused_in_one_line() {
         (&[addresses, target, "-o", "memory=1MiB"], "use memory=6MiB or more, or threads=3"),
         (&[addresses, target, "-o", "bandwidth=fast"], "use a number of bytes a second"),
         (&[addresses, target, "--run-dir", &other, "--log-file", &log], "--log-file"),
-        (&[addresses, target, "--run-dir", &missing], "another run directory"),
+        (&[addresses, target, "--run-dir", &missing], "choose another one with --run-dir"),
     ];
     for (args, part) in cases {
         let started = Instant::now();
