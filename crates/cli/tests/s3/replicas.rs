@@ -47,7 +47,10 @@ fn what_a_rule_wants_three_of_outlives_two_nodes() {
     let pair = Pair::start(&[], &[]);
     let (s3, safe) = (&pair.s3, rule("safe/", "3"));
     let error = pair.refused(&safe);
-    assert!(error.contains("chains of 1 replicas: first run `millpond admin form --replicas 3`"), "{error}");
+    assert!(
+        error.contains("chains of 1 replicas: first run `millpond admin form --replicas 3`"),
+        "{error}"
+    );
     let form = ["admin", "form", "--replicas", "3"];
     let error = pair.refused(&form);
     assert!(error.contains("3 replicas need as many failure domains, but there are 1"), "{error}");
