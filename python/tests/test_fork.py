@@ -379,7 +379,7 @@ def test_a_batch_of_the_parent_says_so(volume: files.Volume) -> None:
             return said
 
         for text in Child(asks).result():
-            assert "forked" in text and "submit it again" in text
+            assert "before the fork" in text and "submit it again" in text
         assert batch.wait(60) == [4096]
 
 
